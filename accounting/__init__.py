@@ -1,0 +1,1 @@
+"""What random participation costs: schemes, composition, calibration and the ledger."""

@@ -1,0 +1,217 @@
+"""What many rounds cost: privacy-loss distributions of our curves, composed by dp-accounting.
+
+A round's curve is sampled at knots, "connected by dots" (Doroshenko et al. 2022), which replaces it
+by a curve that lies above it, and composed by FFT. See docs/mathematics.md, "Many rounds".
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from dp_accounting.pld.pld_pmf import DensePLDPmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+from accounting import validation
+from accounting.schemes import Direction, Scheme
+
+Array = npt.NDArray[np.float64]
+Rounds = Sequence[tuple[Scheme, int]]
+
+# Neighbouring knots x < y have y ≤ x·(1 + this) once the lattice is finer than that: losses of
+# size x then gain at most (this/2)² of their square in variance, far below what can be seen.
+_KNOT_RATIO = 0.005
+# The lattice may add this share to the composed loss's variance, hence half of it to ε.
+_VARIANCE_SHARE = 0.001
+# ... and may not be coarser than this share of the ε that comes out.
+_EPSILON_SHARE = 0.02
+# Losses so large that all rounds together reach them with less than this share of δ count as
+# infinite.
+_TAIL_SHARE = 1e-3
+# 2^22 doubles are 32 MB; FFT and copies stay well below 1 GB.
+_MOST_LATTICE_POINTS = 1 << 22
+_SMALLEST_DELTA = 1e-15
+
+
+def epsilon_after(rounds: Rounds, delta: float, *, step: float | None = None) -> float:
+    """Return an upper bound on ε at ``delta`` after all the rounds.
+
+    Args:
+        rounds: Pairs of a round's scheme and how many such rounds.
+        delta: In (0, 1).
+        step: Lattice step; chosen from the schemes if left out.
+
+    Returns:
+        ε, ∞ if no finite ε is certified at this δ.
+    """
+    validation.require_delta(delta)
+    groups = merged(rounds)
+    if not groups:
+        return 0.0
+    if step is None and groups[0][1] == len(groups) == 1:
+        return groups[0][0].epsilon(delta)
+    if step is not None:
+        return float(loss_distribution(groups, delta, step).get_epsilon_for_delta(delta))
+    step = lattice_step(groups, delta)
+    while True:
+        epsilon = float(loss_distribution(groups, delta, step).get_epsilon_for_delta(delta))
+        if step <= max(_EPSILON_SHARE * epsilon, _finest_step(groups, delta)) or epsilon == 0:
+            return epsilon
+        step /= 2 ** math.ceil(math.log2(step / (_EPSILON_SHARE * epsilon)))
+
+
+def delta_after(rounds: Rounds, epsilon: float) -> float:
+    """Return an upper bound on δ at ``epsilon`` after all the rounds."""
+    validation.require_epsilon(epsilon)
+    groups = merged(rounds)
+    if not groups:
+        return 0.0
+    if groups[0][1] == len(groups) == 1:
+        return groups[0][0].delta(epsilon)
+    # The lattice is cut to a δ, which is what we look for: go down until it was small enough.
+    aim = 1e-5
+    while True:
+        step = lattice_step(groups, aim)
+        if epsilon > 0:
+            step = max(min(step, _EPSILON_SHARE * epsilon), _finest_step(groups, aim))
+        reached = float(loss_distribution(groups, aim, step).get_delta_for_epsilon(epsilon))
+        if reached >= aim or aim <= _SMALLEST_DELTA:
+            return min(1.0, reached)
+        aim = max(reached / 10, _SMALLEST_DELTA)
+
+
+def merged(rounds: Iterable[tuple[Scheme, int]]) -> list[tuple[Scheme, int]]:
+    """Return the rounds with equal schemes counted together."""
+    counts: dict[Scheme, int] = {}
+    for scheme, count in rounds:
+        validation.require_count("rounds", count, least=0)
+        if count:
+            counts[scheme] = counts.get(scheme, 0) + count
+    return list(counts.items())
+
+
+def loss_distribution(groups: Rounds, delta: float, step: float) -> PrivacyLossDistribution:
+    """Return the privacy-loss distribution of all the rounds, fit for ``delta`` and above."""
+    composed: PrivacyLossDistribution | None = None
+    truncation = 1e-5 * delta
+    for (scheme, count), reach in zip(groups, _reaches(groups, delta), strict=True):
+        part = round_distribution(scheme, step, reach).self_compose(count, truncation)
+        composed = part if composed is None else composed.compose(part, truncation)
+    assert composed is not None
+    return composed
+
+
+def _reaches(groups: Rounds, delta: float) -> list[float]:
+    """Return for each scheme an ε beyond which its losses may be called infinite."""
+    tail = _TAIL_SHARE * delta / sum(count for _, count in groups)
+    return [_reach(scheme, tail) for scheme, _ in groups]
+
+
+@functools.lru_cache(maxsize=256)
+def _reach(scheme: Scheme, tail: float) -> float:
+    """Return an ε with δ(ε) ≤ tail, at most a few per cent above the least."""
+    high = 1e-9
+    while scheme.delta(high) > tail:
+        high *= 4
+    low = high / 4
+    while high > 1.02 * low:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if scheme.delta(middle) > tail else (low, middle)
+    return high
+
+
+def _finest_step(groups: Rounds, delta: float) -> float:
+    return 2 * max(_reaches(groups, delta)) / _MOST_LATTICE_POINTS
+
+
+def lattice_step(groups: Rounds, delta: float) -> float:
+    """Return a power of two as lattice step, fine enough for ε within a fraction of a per cent.
+
+    A loss ℓ between lattice points a < ℓ < b is split between them, which adds
+    (ℓ − a)(b − ℓ) ≤ min(step·|ℓ|, step²/4) to the variance. All rounds together may gain a fixed
+    share of their variance.
+    """
+    samples = []
+    reaches = _reaches(groups, delta)
+    for (scheme, count), reach in zip(groups, reaches, strict=True):
+        knots = np.concatenate([[0.0], np.geomspace(1e-9 * reach, reach, 400)])
+        losses, mass = _both_signs(knots, scheme)
+        samples.append((count, np.abs(losses), mass))
+    variance = sum(count * float(mass @ losses**2) for count, losses, mass in samples)
+    finest = _finest_step(groups, delta)
+    step = 2.0 ** math.ceil(math.log2(max(reaches)))
+    while step / 2 > finest:
+        added = sum(
+            count * float(mass @ np.minimum(step * losses, step**2 / 4))
+            for count, losses, mass in samples
+        )
+        if added <= _VARIANCE_SHARE * variance:
+            break
+        step /= 2
+    return step
+
+
+def round_distribution(scheme: Scheme, step: float, reach: float) -> PrivacyLossDistribution:
+    """Return one round's privacy-loss distribution on the lattice of multiples of ``step``."""
+    knots = _lattice_knots(max(1, math.ceil(reach / step)))
+    epsilon = knots.astype(np.float64) * step
+    remove = scheme.delta(epsilon, Direction.REMOVE)
+    add = scheme.delta(epsilon, Direction.ADD)
+    return PrivacyLossDistribution(
+        _dense_pmf(knots, epsilon, remove, add, step), _dense_pmf(knots, epsilon, add, remove, step)
+    )
+
+
+def _lattice_knots(last: int) -> npt.NDArray[np.int64]:
+    """Return 0, 1, 2, ... and, further out, ever wider spaced integers up to ``last``."""
+    dense = min(last, math.ceil(1 / _KNOT_RATIO))
+    near = np.arange(dense + 1)
+    if last == dense:
+        return near
+    count = math.ceil(math.log(last / dense) / math.log1p(_KNOT_RATIO)) + 1
+    far = np.rint(np.geomspace(dense, last, count)).astype(np.int64)
+    return np.unique(np.concatenate([near, far]))
+
+
+def _masses(epsilon: Array, delta: Array) -> Array:
+    """Return the probabilities of the losses ``epsilon[1:]`` under the piecewise-linear curve.
+
+    Between knots the curve is linear in e^ε; a knot's probability is e^ε times the change of slope.
+    """
+    delta = np.minimum.accumulate(delta)
+    gaps = np.diff(epsilon)
+    falls = -np.diff(delta) / np.expm1(gaps)
+    return np.asarray(np.maximum(falls * np.exp(gaps) - np.append(falls[1:], 0.0), 0.0))
+
+
+def _both_signs(epsilon: Array, scheme: Scheme) -> tuple[Array, Array]:
+    """Return non-zero losses of the remove direction and their probabilities."""
+    positive = _masses(epsilon, scheme.delta(epsilon, Direction.REMOVE))
+    mirrored = _masses(epsilon, scheme.delta(epsilon, Direction.ADD))
+    away = epsilon[1:]
+    return np.concatenate([away, -away]), np.concatenate([positive, mirrored * np.exp(-away)])
+
+
+def _dense_pmf(
+    knots: npt.NDArray[np.int64], epsilon: Array, curve: Array, opposite: Array, step: float
+) -> DensePLDPmf:
+    """Return the pessimistic distribution of one direction.
+
+    A loss x of probability m in the opposite direction is a loss −x of probability m·e^−x in this
+    one; what is left lies at 0.
+    """
+    positive = _masses(epsilon, curve)
+    negative = _masses(epsilon, opposite) * np.exp(-epsilon[1:])
+    infinite = float(curve[-1])
+    lowest = int(knots[1:][negative > 0].max(initial=0))
+    highest = int(knots[1:][positive > 0].max(initial=0))
+    mass = np.zeros(lowest + highest + 1)
+    seen = negative > 0
+    mass[lowest - knots[1:][seen]] = negative[seen]
+    seen = positive > 0
+    mass[lowest + knots[1:][seen]] = positive[seen]
+    mass[lowest] = max(0.0, 1.0 - infinite - positive.sum() - negative.sum())
+    return DensePLDPmf(step, -lowest, mass, infinite, True)

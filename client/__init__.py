@@ -1,0 +1,1 @@
+"""The client: its coin, its ledger, its gradient; thin glue to Flower."""

@@ -1,0 +1,1 @@
+"""The figures of the paper, the simulator, the audit and the benchmarks."""

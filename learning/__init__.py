@@ -1,0 +1,1 @@
+"""Model, data, clipped gradient sums, noise and the update."""
