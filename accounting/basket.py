@@ -8,6 +8,7 @@ changes sign once and is positive to the right (docs/mathematics.md, "One crossi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,7 +25,12 @@ _MOST_NEWTON_STEPS = 100
 
 
 def excess(
-    log_top: Array, log_weights: Sequence[Array], distances: Sequence[Array | float], sigma: float
+    log_top: Array,
+    log_weights: Sequence[Array],
+    distances: Sequence[Array | float],
+    sigma: float,
+    *,
+    search_up_to: float = math.inf,
 ) -> Array:
     """Return the excess, element by element over the broadcast arguments.
 
@@ -40,6 +46,8 @@ def excess(
         log_weights: Logarithms of the basket weights; at least one must be finite.
         distances: The L_k, each above 0.
         sigma: Standard deviation of every Gaussian.
+        search_up_to: Largest z at which the crossing may lie; beyond it the integral starts too
+            early and comes out too small. Only for reproducing somebody's search that ends there.
 
     Returns:
         The excess, an array of the broadcast shape.
@@ -56,7 +64,7 @@ def excess(
     top = np.broadcast_to(log_top, shape)[alive]
     weights = np.stack([np.broadcast_to(weight, shape)[alive] for weight in log_weights])
     shifts = np.stack([np.broadcast_to(np.divide(gap, sigma), shape)[alive] for gap in distances])
-    result[alive] = _excess_at_crossing(top, weights, shifts)
+    result[alive] = _excess_at_crossing(top, weights, shifts, search_up_to / sigma)
     return result
 
 
@@ -82,8 +90,10 @@ def _crossing(top: Array, weights: Array, shifts: Array) -> Array:
     return np.asarray(u)
 
 
-def _excess_at_crossing(top: Array, weights: Array, shifts: Array) -> Array:
-    u = _crossing(top, weights, shifts)
+def _excess_at_crossing(top: Array, weights: Array, shifts: Array, most: float) -> Array:
+    crossing = _crossing(top, weights, shifts)
+    u = np.minimum(crossing, most)
+    scaled = (u >= _SCALED_FORM_FROM) & (crossing <= most)
     # Clipping keeps the branch that is not taken from overflowing.
     at = np.maximum(u, _SCALED_FORM_FROM)
     ratios = np.exp(_log_ratios(top, weights, shifts, u))
@@ -92,7 +102,7 @@ def _excess_at_crossing(top: Array, weights: Array, shifts: Array) -> Array:
     by_ratio = by_ratio / ratios.sum(axis=0)
     by_tails = np.exp(top + special.log_ndtr(-u))
     by_tails = by_tails - np.exp(weights + special.log_ndtr(-u - shifts)).sum(axis=0)
-    return np.asarray(np.where(u >= _SCALED_FORM_FROM, by_ratio, np.maximum(by_tails, 0.0)))
+    return np.asarray(np.where(scaled, by_ratio, np.maximum(by_tails, 0.0)))
 
 
 def log_sum(logs: Array) -> Array:

@@ -31,8 +31,10 @@ _EPSILON_SHARE = 0.02
 # Losses so large that all rounds together reach them with less than this share of δ count as
 # infinite.
 _TAIL_SHARE = 1e-3
-# 2^22 doubles are 32 MB; FFT and copies stay well below 1 GB.
-_MOST_LATTICE_POINTS = 1 << 22
+# 2^20 doubles are 8 MB; FFT and copies stay well below 1 GB.
+_MOST_LATTICE_POINTS = 1 << 20
+# The composed loss spans about this many of its standard deviations on the lattice.
+_DEVIATIONS = 16.0
 _SMALLEST_DELTA = 1e-15
 
 
@@ -53,14 +55,16 @@ def epsilon_after(rounds: Rounds, delta: float, *, step: float | None = None) ->
         return 0.0
     if step is None and groups[0][1] == len(groups) == 1:
         return groups[0][0].epsilon(delta)
+    spread = _Spread(groups, delta)
     if step is not None:
-        return float(loss_distribution(groups, delta, step).get_epsilon_for_delta(delta))
-    step = lattice_step(groups, delta)
+        return float(spread.compose(step).get_epsilon_for_delta(delta))
+    step = spread.lattice_step()
     while True:
-        epsilon = float(loss_distribution(groups, delta, step).get_epsilon_for_delta(delta))
-        if step <= max(_EPSILON_SHARE * epsilon, _finest_step(groups, delta)) or epsilon == 0:
+        epsilon = float(spread.compose(step).get_epsilon_for_delta(delta))
+        if step <= max(_EPSILON_SHARE * epsilon, spread.finest_step) or epsilon == 0:
             return epsilon
-        step /= 2 ** math.ceil(math.log2(step / (_EPSILON_SHARE * epsilon)))
+        wanted = max(_EPSILON_SHARE * epsilon, spread.finest_step)
+        step /= 2 ** math.ceil(math.log2(step / wanted))
 
 
 def delta_after(rounds: Rounds, epsilon: float) -> float:
@@ -74,10 +78,10 @@ def delta_after(rounds: Rounds, epsilon: float) -> float:
     # The lattice is cut to a δ, which is what we look for: go down until it was small enough.
     aim = 1e-5
     while True:
-        step = lattice_step(groups, aim)
-        if epsilon > 0:
-            step = max(min(step, _EPSILON_SHARE * epsilon), _finest_step(groups, aim))
-        reached = float(loss_distribution(groups, aim, step).get_delta_for_epsilon(epsilon))
+        spread = _Spread(groups, aim)
+        step = min(spread.lattice_step(), _EPSILON_SHARE * epsilon or math.inf)
+        composed = spread.compose(max(step, spread.finest_step))
+        reached = float(composed.get_delta_for_epsilon(epsilon))
         if reached >= aim or aim <= _SMALLEST_DELTA:
             return min(1.0, reached)
         aim = max(reached / 10, _SMALLEST_DELTA)
@@ -93,21 +97,57 @@ def merged(rounds: Iterable[tuple[Scheme, int]]) -> list[tuple[Scheme, int]]:
     return list(counts.items())
 
 
-def loss_distribution(groups: Rounds, delta: float, step: float) -> PrivacyLossDistribution:
-    """Return the privacy-loss distribution of all the rounds, fit for ``delta`` and above."""
-    composed: PrivacyLossDistribution | None = None
-    truncation = 1e-5 * delta
-    for (scheme, count), reach in zip(groups, _reaches(groups, delta), strict=True):
-        part = round_distribution(scheme, step, reach).self_compose(count, truncation)
-        composed = part if composed is None else composed.compose(part, truncation)
-    assert composed is not None
-    return composed
+def lattice_step(rounds: Rounds, delta: float) -> float:
+    """Return the lattice step that the mechanism's variance asks for."""
+    return _Spread(merged(rounds), delta).lattice_step()
 
 
-def _reaches(groups: Rounds, delta: float) -> list[float]:
-    """Return for each scheme an ε beyond which its losses may be called infinite."""
-    tail = _TAIL_SHARE * delta / sum(count for _, count in groups)
-    return [_reach(scheme, tail) for scheme, _ in groups]
+class _Spread:
+    """How far the losses of some rounds reach and vary, and so which lattice they need."""
+
+    def __init__(self, groups: Rounds, delta: float) -> None:
+        self._groups = groups
+        self._truncation = 1e-5 * delta
+        tail = _TAIL_SHARE * delta / sum(count for _, count in groups)
+        self._reaches = [_reach(scheme, tail) for scheme, _ in groups]
+        self._samples = []
+        for (scheme, count), reach in zip(groups, self._reaches, strict=True):
+            knots = np.concatenate([[0.0], np.geomspace(1e-9 * reach, reach, 400)])
+            losses, mass = _both_signs(knots, scheme)
+            self._samples.append((count, np.abs(losses), mass))
+        self._variance = sum(
+            count * float(mass @ losses**2) for count, losses, mass in self._samples
+        )
+        widest = max(2 * max(self._reaches), _DEVIATIONS * math.sqrt(self._variance))
+        self.finest_step = 2.0 ** math.ceil(math.log2(widest / _MOST_LATTICE_POINTS))
+
+    def lattice_step(self) -> float:
+        """Return a power of two as step, fine enough for ε within a fraction of a per cent.
+
+        A loss ℓ between lattice points a < ℓ < b is split between them, which adds
+        (ℓ − a)(b − ℓ) ≤ min(step·|ℓ|, step²/4) to the variance. All rounds together may gain a
+        fixed share of their variance.
+        """
+        step = 2.0 ** math.ceil(math.log2(max(self._reaches)))
+        while step > self.finest_step:
+            added = sum(
+                count * float(mass @ np.minimum(step * losses, step**2 / 4))
+                for count, losses, mass in self._samples
+            )
+            if added <= _VARIANCE_SHARE * self._variance:
+                break
+            step /= 2
+        return step
+
+    def compose(self, step: float) -> PrivacyLossDistribution:
+        """Return the privacy-loss distribution of all the rounds."""
+        composed: PrivacyLossDistribution | None = None
+        for (scheme, count), reach in zip(self._groups, self._reaches, strict=True):
+            with np.errstate(over="ignore"):  # moment bounds that overflow are not the least
+                part = round_distribution(scheme, step, reach).self_compose(count, self._truncation)
+            composed = part if composed is None else composed.compose(part, self._truncation)
+        assert composed is not None
+        return composed
 
 
 @functools.lru_cache(maxsize=256)
@@ -121,37 +161,6 @@ def _reach(scheme: Scheme, tail: float) -> float:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if scheme.delta(middle) > tail else (low, middle)
     return high
-
-
-def _finest_step(groups: Rounds, delta: float) -> float:
-    return 2 * max(_reaches(groups, delta)) / _MOST_LATTICE_POINTS
-
-
-def lattice_step(groups: Rounds, delta: float) -> float:
-    """Return a power of two as lattice step, fine enough for ε within a fraction of a per cent.
-
-    A loss ℓ between lattice points a < ℓ < b is split between them, which adds
-    (ℓ − a)(b − ℓ) ≤ min(step·|ℓ|, step²/4) to the variance. All rounds together may gain a fixed
-    share of their variance.
-    """
-    samples = []
-    reaches = _reaches(groups, delta)
-    for (scheme, count), reach in zip(groups, reaches, strict=True):
-        knots = np.concatenate([[0.0], np.geomspace(1e-9 * reach, reach, 400)])
-        losses, mass = _both_signs(knots, scheme)
-        samples.append((count, np.abs(losses), mass))
-    variance = sum(count * float(mass @ losses**2) for count, losses, mass in samples)
-    finest = _finest_step(groups, delta)
-    step = 2.0 ** math.ceil(math.log2(max(reaches)))
-    while step / 2 > finest:
-        added = sum(
-            count * float(mass @ np.minimum(step * losses, step**2 / 4))
-            for count, losses, mass in samples
-        )
-        if added <= _VARIANCE_SHARE * variance:
-            break
-        step /= 2
-    return step
 
 
 def round_distribution(scheme: Scheme, step: float, reach: float) -> PrivacyLossDistribution:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import attr
 from dp_accounting import dp_event
 from dp_accounting.privacy_accountant import NeighboringRelation, PrivacyAccountant
@@ -23,7 +25,7 @@ class RandomParticipationDpEvent(dp_event.DpEvent):  # type: ignore[misc]
         p: Participation probability.
         q: Local sampling rate.
         d: Bound on the data-set size.
-        noise_multiplier: Noise standard deviation over the vectors' norm bound.
+        noise_multiplier: Noise standard deviation over the vectors' norm bound; 0 is no privacy.
         scheme: Name of the analysis.
     """
 
@@ -49,6 +51,7 @@ class RandomParticipationAccountant(PrivacyAccountant):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__(NeighboringRelation.ADD_OR_REMOVE_ONE)
         self._rounds: dict[Scheme, int] = {}
+        self._without_noise = False
 
     def _maybe_compose(
         self, event: dp_event.DpEvent, count: int, do_compose: bool
@@ -65,6 +68,9 @@ class RandomParticipationAccountant(PrivacyAccountant):  # type: ignore[misc]
             return None
         if not isinstance(event, RandomParticipationDpEvent):
             return self._refusal(event, "only random-participation rounds are supported")
+        if event.noise_multiplier == 0:
+            self._without_noise |= do_compose
+            return None
         try:
             terms = event.terms()
         except ValueError as error:
@@ -82,8 +88,12 @@ class RandomParticipationAccountant(PrivacyAccountant):  # type: ignore[misc]
 
     def get_epsilon(self, target_delta: float) -> float:
         """Return ε at ``target_delta`` for everything composed so far."""
+        if self._without_noise:
+            return math.inf
         return epsilon_after(list(self._rounds.items()), target_delta)
 
     def get_delta(self, target_epsilon: float) -> float:
         """Return δ at ``target_epsilon`` for everything composed so far."""
+        if self._without_noise:
+            return 1.0
         return delta_after(list(self._rounds.items()), target_epsilon)

@@ -8,8 +8,7 @@ case, so the truth lies between it and the certified bound (docs/mathematics.md,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special
 
-from accounting.basket import log_sum, mills_ratio
+from accounting.basket import excess, log_sum
 from accounting.binomial import binomial_window
 from accounting.schemes import Direction, Scheme, participation_terms
 
@@ -26,6 +25,8 @@ Array = npt.NDArray[np.float64]
 # Standard deviations that hold all the mass that matters.
 _REACH = 12.0
 _STEPS_PER_SIGMA = 16
+# Elements of one work array: 2^18 doubles are 2 MB.
+_CHUNK = 1 << 18
 # Below it the planar integral would need ever finer steps; the loss is continuous in the angle.
 SMALLEST_ANGLE = 0.03
 _LENGTHS = (1.0, 0.6, 0.3)
@@ -104,6 +105,18 @@ class Realised(Scheme):
     is_upper_bound: ClassVar[bool] = False
     is_chargeable: ClassVar[bool] = False
 
+    @classmethod
+    def of(cls, terms: Scheme, *, length: float = 1.0, angle: float = math.pi / 2) -> Realised:
+        """Return this geometry under the p, q, d and noise of ``terms``."""
+        return cls(
+            p=terms.p,
+            q=terms.q,
+            d=terms.d,
+            noise_multiplier=terms.noise_multiplier,
+            length=length,
+            angle=angle,
+        )
+
     def __post_init__(self) -> None:
         """Check the geometry, too."""
         super().__post_init__()
@@ -116,7 +129,9 @@ class Realised(Scheme):
             )
 
     def _delta(self, epsilon: Array, direction: Direction) -> Array:
-        return np.array([self._planar(value, direction) for value in epsilon.tolist()])
+        rows = max(1, _CHUNK // self._grid[0].size)
+        parts = [epsilon[start : start + rows] for start in range(0, epsilon.size, rows)]
+        return np.concatenate([self._planar(part, direction) for part in parts] or [epsilon])
 
     @cached_property
     def _grid(self) -> tuple[Array, Array, Array, float]:
@@ -136,103 +151,78 @@ class Realised(Scheme):
 
         return x, log_f(x), log_f(x - math.cos(self.angle)), step
 
-    def _planar(self, epsilon: float, direction: Direction) -> float:
+    def _planar(self, epsilon: Array, direction: Direction) -> Array:
         sigma = self.noise_multiplier
         x, log_f, log_shifted, step = self._grid
         top, sits_out, near = (
-            float(term[0])
-            for term in participation_terms(np.array([epsilon]), self.p, self.q, direction)
+            term[:, None] for term in participation_terms(epsilon, self.p, self.q, direction)
         )
-        if not math.isfinite(top):
-            return 0.0
         log_zero = -((x / sigma) ** 2) / 2 - math.log(sigma * math.sqrt(2 * math.pi))
-        side = math.sin(self.angle) / sigma
-        # In both directions: weight `gain` on one side, `loss` on the other, a ratio that is
-        # exp(±(side·y − side²/2)) in the standardised second coordinate y, one crossing in y.
+        # In both directions one side outweighs the other beyond a single crossing in the second
+        # coordinate: the basket integral with one member, at distance sin(angle).
         if direction is Direction.REMOVE:
             gain = top + log_shifted
             loss = np.logaddexp(sits_out + log_zero, near + log_f)
         else:
             with np.errstate(divide="ignore", invalid="ignore"):
-                ratio = np.minimum(sits_out + log_zero - (top + log_f), 0.0)
-                gain = top + log_f + np.log(-np.expm1(ratio))
+                kept = -np.expm1(np.minimum(sits_out + log_zero - (top + log_f), 0.0))
+                gain = np.where(np.isfinite(top), top + log_f + np.log(kept), -np.inf)
             loss = near + log_shifted
-        alive = np.isfinite(gain)
-        gain, loss = gain[alive], loss[alive]
-        u = (loss - gain) / side - side / 2
-        gap = mills_ratio(np.maximum(u, -10.0)) - mills_ratio(np.maximum(u, -10.0) + side)
-        by_ratio = np.exp(gain - np.minimum(u * u, 1400) / 2) / math.sqrt(2 * math.pi) * gap
-        by_tails = np.exp(gain + special.log_ndtr(-u)) - np.exp(loss + special.log_ndtr(-u - side))
-        return float(np.where(u >= -10, by_ratio, np.maximum(by_tails, 0.0)).sum() * step)
+        values = excess(gain, [loss], [math.sin(self.angle)], sigma)
+        return np.asarray(values.sum(axis=1) * step)
 
 
-def realised_delta(
-    epsilon: float, *, p: float, q: float, d: int, noise_multiplier: float
-) -> tuple[float, Realised]:
-    """Return the largest δ(ε) found over the geometries, and the geometry.
+def realised_delta(terms: Scheme, epsilon: float) -> tuple[float, Realised]:
+    """Return the largest δ(ε ≥ 0) found over the geometries, and the geometry.
 
     Args:
+        terms: p, q, d and noise of the round; the analysis plays no part.
         epsilon: At least 0.
-        p: Participation probability.
-        q: Local sampling rate.
-        d: Data-set size.
-        noise_multiplier: Noise over clip norm.
 
     Returns:
         The lower bound and the pair that attains it.
     """
-    base = Realised(p=p, q=q, d=d, noise_multiplier=noise_multiplier)
-    best, best_delta = base, -1.0
+    best, best_delta = Realised.of(terms), -1.0
     for direction, along in ((Direction.REMOVE, 0.0), (Direction.ADD, math.pi)):
-        at = _loss_at(base, epsilon, direction, along)
+
+        def pair(turn: float, length: float, along: float = along) -> Realised:
+            return Realised.of(terms, length=length, angle=abs(along - turn))
+
+        def loss(turn: float, length: float, direction: Direction = direction) -> float:
+            return pair(turn, length).delta(epsilon, direction)
+
         candidates = [(turn, length) for length in _LENGTHS for turn in _TURNS]
-        turn, length = max(candidates, key=lambda pair: at(*pair))
+        turn, length = max(candidates, key=lambda candidate: loss(*candidate))
         refined = optimize.minimize_scalar(
-            lambda value, length=length, at=at: -at(value, length),
+            lambda value, length=length: -loss(value, length),
             bounds=(max(turn - 0.18, SMALLEST_ANGLE), min(turn + 0.18, math.pi / 2)),
             method="bounded",
             options={"xatol": 1e-3},
         )
-        turn = float(refined.x) if -refined.fun > at(turn, length) else turn
-        if at(turn, length) > best_delta:
-            best_delta = at(turn, length)
-            best = replace(base, length=length, angle=abs(along - turn))
+        turn = max(turn, float(refined.x), key=lambda value: loss(value, length))
+        if loss(turn, length) > best_delta:
+            best, best_delta = pair(turn, length), loss(turn, length)
     return best_delta, best
 
 
-def _loss_at(
-    base: Realised, epsilon: float, direction: Direction, along: float
-) -> Callable[[float, float], float]:
-    def at(turn: float, length: float) -> float:
-        pair = replace(base, length=length, angle=abs(along - turn))
-        return float(pair.delta(epsilon, direction))
-
-    return at
-
-
-def realised_epsilon(
-    delta: float, *, p: float, q: float, d: int, noise_multiplier: float, start: float
-) -> tuple[float, Realised]:
+def realised_epsilon(terms: Scheme, delta: float, *, start: float) -> tuple[float, Realised]:
     """Return a lower bound on ε(δ) of one round, and the geometry that attains it.
 
     Alternates between the best geometry at the current ε and that geometry's own ε.
 
     Args:
+        terms: p, q, d and noise of the round; the analysis plays no part.
         delta: In (0, 1).
-        p: Participation probability.
-        q: Local sampling rate.
-        d: Data-set size.
-        noise_multiplier: Noise over clip norm.
         start: Where to look first, e.g. the certified ε.
     """
-    epsilon, best = start, None
+    epsilon = start
+    best, attained_by = -1.0, Realised.of(terms)
     for _ in range(3):
-        _, pair = realised_delta(epsilon, p=p, q=q, d=d, noise_multiplier=noise_multiplier)
+        _, pair = realised_delta(terms, epsilon)
         reached = pair.epsilon(delta)
-        if best is None or reached > best[0]:
-            best = (reached, pair)
+        if reached > best:
+            best, attained_by = reached, pair
         if abs(reached - epsilon) <= 1e-4 * epsilon:
             break
         epsilon = reached
-    assert best is not None
-    return best
+    return best, attained_by

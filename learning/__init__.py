@@ -1,1 +1,28 @@
 """Model, data, clipped gradient sums, noise and the update."""
+
+from learning.clipped import clipped_gradient_sum, refuse_mixing_layers
+from learning.data import load_data
+from learning.dataset import Dataset, to_tensor
+from learning.models import build_model, count_parameters, flatten_parameters, load_parameters
+from learning.partitions import partition
+from learning.randomness import Randomness, SecureRandom, SeededRandom
+from learning.update import evaluate, noisy_mean, sgd_step
+
+__all__ = [
+    "Dataset",
+    "Randomness",
+    "SecureRandom",
+    "SeededRandom",
+    "build_model",
+    "clipped_gradient_sum",
+    "count_parameters",
+    "evaluate",
+    "flatten_parameters",
+    "load_data",
+    "load_parameters",
+    "noisy_mean",
+    "partition",
+    "refuse_mixing_layers",
+    "sgd_step",
+    "to_tensor",
+]

@@ -1,0 +1,372 @@
+"""The privacy ledger of one data set: durable, append-only, and never forgetful.
+
+All experiments and servers that ever touch the data set add up in one SQLite file. An experiment
+first *commits*: its planned rounds must fit the owner's budget on top of all that was charged and
+committed before. Then every round is *charged*, and the coin is flipped in the same transaction:
+what the coin said exists only once the charge is on disk. Charging the same round again returns the
+recorded coin and costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from accounting import ledger_file, validation
+from accounting.coin import CoinSource, SecureCoin
+from accounting.composition import epsilon_after
+from accounting.ledger_entries import (
+    COLUMNS,
+    Budget,
+    Entry,
+    Tally,
+    Verification,
+    follow_chain,
+    terms_to_json,
+)
+from accounting.ledger_file import LedgerCorruptError, LedgerError
+from accounting.schemes import Scheme
+
+_SELECT_ENTRIES = f"SELECT {', '.join(COLUMNS)} FROM entries"
+
+
+class BudgetExceededError(LedgerError):
+    """The owner's budget does not allow what was asked."""
+
+
+class Ledger:
+    """An open ledger. Use :meth:`create` once per data set, :meth:`open` ever after."""
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, coins: CoinSource | None = None
+    ) -> None:
+        self.path = path
+        self._connection = connection
+        self._coins = coins or SecureCoin()
+        self._lock = threading.RLock()
+
+    @classmethod
+    def create(cls, path: Path, data_set: str, *, coins: CoinSource | None = None) -> Self:
+        """Write a new ledger for ``data_set`` and open it; refuse if anything is at ``path``."""
+        ledger_file.create_file(Path(path), data_set)
+        return cls.open(path, coins=coins)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        data_set: str | None = None,
+        coins: CoinSource | None = None,
+        read_only: bool = False,
+    ) -> Self:
+        """Open and verify an existing ledger; a missing or damaged one is an error.
+
+        Args:
+            path: The file.
+            data_set: If given, the name that the ledger must bear.
+            coins: Where coins come from; secure ones by default.
+            read_only: For looking only.
+        """
+        path = Path(path)
+        ledger = cls(path, ledger_file.connect(path, read_only=read_only), coins)
+        try:
+            ledger.verify()
+            if data_set is not None and ledger.data_set != data_set:
+                raise LedgerError(
+                    f"The ledger {path} belongs to data set {ledger.data_set!r}, not {data_set!r}."
+                )
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def data_set(self) -> str:
+        """Name of the data set that this ledger guards."""
+        return self._about()["data_set"]
+
+    def commit(self, experiment: str, terms: Scheme, rounds: int, budget: Budget) -> None:
+        """Reserve ``rounds`` rounds of ``terms`` for an experiment, if the budget allows them.
+
+        Committing again with the same terms is free; with more rounds it reserves the difference.
+
+        Raises:
+            BudgetExceededError: Charged, committed and new rounds together exceed the budget.
+            LedgerError: Terms that are no upper bound, or others than committed before.
+        """
+        validation.require_count("rounds", rounds, least=1)
+        if not experiment:
+            raise LedgerError("An experiment needs a name.")
+        if not terms.is_chargeable:
+            raise LedgerError(
+                f"Scheme {terms.name!r} is not an upper bound of what a client loses, so a ledger "
+                "does not take it; use 'certified', 'wcs' or 'ols'."
+            )
+        text = terms_to_json(terms)
+        with self._transaction():
+            tally = self._tally_of(experiment)
+            if tally is not None and tally.terms != terms:
+                raise LedgerError(
+                    f"Experiment {experiment!r} is in this ledger with other terms "
+                    f"({terms_to_json(tally.terms)}); a new experiment needs a new name."
+                )
+            committed = tally.committed if tally else 0
+            if rounds <= committed:
+                return
+            self._require_budget(terms, rounds - committed, budget)
+            self._append("commit", experiment, text, rounds=rounds)
+            self._connection.execute(
+                "INSERT INTO tallies VALUES (?, ?, ?, 0, 0, ?) ON CONFLICT (experiment) DO UPDATE "
+                "SET committed = excluded.committed, secure = min(secure, excluded.secure)",
+                (experiment, text, rounds, not self._coins.insecure),
+            )
+
+    def charge(self, experiment: str, round_: int) -> bool:
+        """Charge one round and return its coin; see :meth:`charge_all`."""
+        return self.charge_all(experiment, [round_])[0]
+
+    def charge_all(self, experiment: str, rounds: Sequence[int]) -> list[bool]:
+        """Charge the rounds in one transaction and return their coins.
+
+        A round that was charged before costs nothing and returns the coin recorded then.
+
+        Raises:
+            BudgetExceededError: More rounds than the experiment committed.
+            LedgerError: The charge could not be made durable; no coin was flipped.
+        """
+        for round_ in rounds:
+            validation.require_count("round", round_, least=1)
+        with self._transaction():
+            tally = self._tally_of(experiment)
+            if tally is None:
+                raise BudgetExceededError(
+                    f"Experiment {experiment!r} committed no rounds to this ledger, so none may be "
+                    "charged."
+                )
+            recorded = {round_: self._coin_of(experiment, round_) for round_ in rounds}
+            new = [round_ for round_, coin in recorded.items() if coin is None]
+            if tally.charged + len(new) > tally.committed:
+                raise BudgetExceededError(
+                    f"Experiment {experiment!r} committed {tally.committed} rounds, of which "
+                    f"{tally.charged} are charged; {len(new)} more are refused."
+                )
+            for round_ in new:
+                recorded[round_] = self._charge(tally, round_)
+            self._connection.execute(
+                "UPDATE tallies SET charged = charged + ?, joined = joined + ? "
+                "WHERE experiment = ?",
+                (len(new), sum(bool(recorded[round_]) for round_ in new), experiment),
+            )
+        return [bool(recorded[round_]) for round_ in rounds]
+
+    def claim_answer(self, experiment: str, round_: int) -> bool:
+        """Return True the first time only, so that a round is answered at most once, ever."""
+        with self._transaction():
+            tally = self._tally_of(experiment)
+            if tally is None or self._coin_of(experiment, round_) is None:
+                raise LedgerError(f"Round {round_} of {experiment!r} was never charged.")
+            if self._was_answered(experiment, round_):
+                return False
+            self._append("answer", experiment, terms_to_json(tally.terms), round_=round_)
+            return True
+
+    def release(self, experiment: str) -> None:
+        """Give back the committed rounds that were not charged; what was charged stays."""
+        with self._transaction():
+            tally = self._tally_of(experiment)
+            if tally is None or tally.committed == tally.charged:
+                return
+            text = terms_to_json(tally.terms)
+            self._append("release", experiment, text, rounds=tally.charged)
+            self._connection.execute(
+                "UPDATE tallies SET committed = charged WHERE experiment = ?", (experiment,)
+            )
+
+    def spent(self, delta: float) -> float:
+        """Return ε at ``delta`` of every round ever charged."""
+        return epsilon_after([(tally.terms, tally.charged) for tally in self.tallies()], delta)
+
+    def committed(self, delta: float) -> float:
+        """Return ε at ``delta`` once every committed round has been charged, too."""
+        return epsilon_after([(tally.terms, tally.committed) for tally in self.tallies()], delta)
+
+    def would_exceed(self, terms: Scheme, rounds: int, epsilon: float, delta: float) -> bool:
+        """Return whether ``rounds`` more of ``terms`` would take the data set beyond (ε, δ)."""
+        budget = Budget(epsilon=epsilon, delta=delta)
+        if budget.epsilon == 0:
+            return rounds > 0
+        known = [(tally.terms, tally.committed) for tally in self.tallies()]
+        return epsilon_after([*known, (terms, rounds)], delta) > epsilon
+
+    def tallies(self) -> list[Tally]:
+        """Return every experiment in sum."""
+        with self._lock, ledger_file.explained(self.path):
+            rows = self._connection.execute("SELECT * FROM tallies ORDER BY experiment").fetchall()
+        return [Tally.from_row(row) for row in rows]
+
+    def history(self) -> Iterator[Entry]:
+        """Yield every entry, oldest first."""
+        with ledger_file.explained(self.path):
+            for row in self._connection.execute(f"{_SELECT_ENTRIES} ORDER BY seq"):
+                yield Entry.from_row(row)
+
+    def verify(self) -> Verification:
+        """Check the file, the chain of hashes and the sums.
+
+        Raises:
+            LedgerCorruptError: Something was changed, cut off or put in from outside.
+        """
+        with self._snapshot():
+            (sound,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+            if sound != "ok":
+                raise self._corrupt(f"SQLite finds it damaged: {sound}")
+            rows = self._connection.execute(f"{_SELECT_ENTRIES} ORDER BY seq")
+            try:
+                count, head, sums = follow_chain(rows, ledger_file.genesis(self._about()))
+            except ValueError as error:
+                raise self._corrupt(str(error)) from None
+            tallies = self._connection.execute("SELECT * FROM tallies").fetchall()
+            if {row[0]: row for row in tallies} != sums:
+                raise self._corrupt("its sums do not agree with its entries")
+        return Verification(entries=count, head=head)
+
+    def export_json(self) -> str:
+        """Return the whole ledger as JSON."""
+        entries = [asdict(entry) for entry in self.history()]
+        return json.dumps({"data_set": self.data_set, "entries": entries}, indent=1)
+
+    def export_csv(self) -> str:
+        """Return all entries as CSV."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(entry) for entry in self.history())
+        return text.getvalue()
+
+    def _charge(self, tally: Tally, round_: int) -> bool:
+        coin = self._coins.coin(tally.terms.p)
+        text = terms_to_json(tally.terms)
+        self._append("charge", tally.experiment, text, round_=round_, coin=coin)
+        return coin
+
+    def _require_budget(self, terms: Scheme, rounds: int, budget: Budget) -> None:
+        if not self.would_exceed(terms, rounds, budget.epsilon, budget.delta):
+            return
+        if budget.epsilon == 0:
+            raise BudgetExceededError("The budget is epsilon = 0: nothing may be spent.")
+        already = self.committed(budget.delta)
+        raise BudgetExceededError(
+            f"{rounds} rounds of {terms_to_json(terms)} do not fit: epsilon = {already:.6g} of "
+            f"{budget.epsilon:g} is spent or committed at delta = {budget.delta:g}."
+        )
+
+    def _append(
+        self,
+        kind: str,
+        experiment: str,
+        terms: str,
+        *,
+        round_: int | None = None,
+        rounds: int | None = None,
+        coin: bool | None = None,
+    ) -> None:
+        last = self._connection.execute(
+            "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1"
+        ).fetchone()
+        seq, previous = last or (0, ledger_file.genesis(self._about()))
+        row = (
+            seq + 1,
+            kind,
+            experiment,
+            round_,
+            terms,
+            rounds,
+            None if coin is None else int(coin),
+            int(not self._coins.insecure),
+            ledger_file.now(),
+        )
+        self._connection.execute(
+            f"INSERT INTO entries VALUES ({', '.join('?' * len(COLUMNS))})",
+            (*row, ledger_file.chained(previous, row)),
+        )
+
+    def _tally_of(self, experiment: str) -> Tally | None:
+        row = self._connection.execute(
+            "SELECT * FROM tallies WHERE experiment = ?", (experiment,)
+        ).fetchone()
+        return None if row is None else Tally.from_row(row)
+
+    def _coin_of(self, experiment: str, round_: int) -> bool | None:
+        row = self._connection.execute(
+            "SELECT coin FROM entries WHERE experiment = ? AND round = ? AND kind = 'charge'",
+            (experiment, round_),
+        ).fetchone()
+        return None if row is None else bool(row[0])
+
+    def _was_answered(self, experiment: str, round_: int) -> bool:
+        row = self._connection.execute(
+            "SELECT 1 FROM entries WHERE experiment = ? AND round = ? AND kind = 'answer'",
+            (experiment, round_),
+        ).fetchone()
+        return row is not None
+
+    def _about(self) -> dict[str, str]:
+        about = dict(self._connection.execute("SELECT key, value FROM about").fetchall())
+        if not {"data_set", "created", "salt"} <= about.keys():
+            raise self._corrupt("it does not say which data set it guards")
+        return about
+
+    def _corrupt(self, what: str) -> LedgerCorruptError:
+        return LedgerCorruptError(
+            f"The ledger {self.path} cannot be trusted: {what}. Nothing was charged; restore it "
+            "from a backup."
+        )
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Hold the write lock of file and object; commit durably, or change nothing."""
+        with self._bracket("BEGIN IMMEDIATE", "COMMIT"):
+            yield
+
+    @contextlib.contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Read one state of the file, whatever others write meanwhile."""
+        with self._bracket("BEGIN", "ROLLBACK"):
+            yield
+
+    @contextlib.contextmanager
+    def _bracket(self, begin: str, end: str) -> Iterator[None]:
+        with self._lock, ledger_file.explained(self.path):
+            self._connection.execute(begin)
+            try:
+                yield
+                self._connection.execute(end)
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise

@@ -1,0 +1,130 @@
+"""What a ledger holds: budgets, entries, and their sums per experiment."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from accounting import ledger_file, validation
+from accounting.schemes import Scheme, scheme_class
+
+COLUMNS = ("seq", "kind", "experiment", "round", "terms", "rounds", "coin", "secure", "at", "hash")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a data owner is willing to lose in all. ``epsilon`` = 0 means nothing may be spent."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        """Check both fields once."""
+        validation.require_epsilon(self.epsilon)
+        validation.require_delta(self.delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of the ledger."""
+
+    seq: int
+    kind: str
+    experiment: str
+    round: int | None
+    terms: str
+    rounds: int | None
+    coin: bool | None
+    secure: bool
+    at: str
+    hash: str
+
+    @classmethod
+    def from_row(cls, row: tuple[object, ...]) -> Entry:
+        """Return the entry of a database row in the order of ``COLUMNS``."""
+        fields: dict[str, Any] = dict(zip(COLUMNS, row, strict=True))
+        fields["coin"] = None if fields["coin"] is None else bool(fields["coin"])
+        fields["secure"] = bool(fields["secure"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """One experiment in sum."""
+
+    experiment: str
+    terms: Scheme
+    committed: int
+    charged: int
+    joined: int
+    secure: bool
+
+    @classmethod
+    def from_row(cls, row: tuple[str, str, int, int, int, int]) -> Tally:
+        """Return the tally of a database row."""
+        experiment, terms, committed, charged, joined, secure = row
+        return cls(
+            experiment=experiment,
+            terms=terms_from_json(terms),
+            committed=committed,
+            charged=charged,
+            joined=joined,
+            secure=bool(secure),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """A ledger that passed: how many entries, and the last hash, worth noting elsewhere."""
+
+    entries: int
+    head: str
+
+
+@functools.lru_cache(maxsize=1024)
+def terms_to_json(terms: Scheme) -> str:
+    """Return a scheme as canonical JSON."""
+    return json.dumps({"scheme": terms.name, **asdict(terms)}, sort_keys=True)
+
+
+@functools.lru_cache(maxsize=1024)
+def terms_from_json(text: str) -> Scheme:
+    """Return the scheme that :func:`terms_to_json` wrote."""
+    fields = json.loads(text)
+    return scheme_class(fields.pop("scheme"))(**fields)
+
+
+def follow_chain(rows: Iterable[tuple[Any, ...]], start: str) -> tuple[int, str, dict[str, Any]]:
+    """Check the hashes of all rows and add them up.
+
+    Args:
+        rows: Database rows in the order of ``COLUMNS``, oldest first.
+        start: The hash before the first row.
+
+    Returns:
+        Number of rows, the last hash, and the tally rows that the entries imply.
+
+    Raises:
+        ValueError: A row does not belong where it stands.
+    """
+    count, head = 0, start
+    sums: dict[str, tuple[Any, ...]] = {}
+    for row in rows:
+        count += 1
+        head = ledger_file.chained(head, row[:-1])
+        if row[0] != count or row[-1] != head:
+            raise ValueError(f"entry {row[0]} was changed, or one before it is missing")
+        _, kind, experiment, _, terms, rounds, coin, secure, *_ = row
+        before = sums.get(experiment, (experiment, terms, 0, 0, 0, 1))
+        _, terms, committed, charged, joined, was_secure = before
+        if kind == "charge":
+            charged, joined = charged + 1, joined + coin
+        elif kind != "answer":
+            committed = rounds
+        if kind == "commit":
+            was_secure = min(was_secure, secure)
+        sums[experiment] = (experiment, terms, committed, charged, joined, was_secure)
+    return count, head, sums

@@ -1,0 +1,114 @@
+"""Commands that look at a ledger. None of them changes it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from accounting.ledger import Ledger
+from accounting.ledger_entries import terms_to_json
+from deploy.cli_output import JsonFlag, console, number, print_json, print_table
+
+app = typer.Typer(no_args_is_help=True, help="Look at a data set's privacy ledger.")
+
+LedgerPath = Annotated[Path, typer.Argument(help="The ledger file.")]
+
+
+class ExportFormat(StrEnum):
+    """What a ledger can be exported to."""
+
+    CSV = "csv"
+    JSON = "json"
+
+
+@app.command()
+def create(
+    path: LedgerPath,
+    data_set: Annotated[str, typer.Option("--data-set", help="Name of the data set it guards.")],
+) -> None:
+    """Start the ledger of a data set that never had one."""
+    Ledger.create(path, data_set).close()
+    console.print(f"Created {path} for data set {data_set!r}.", markup=False)
+
+
+@app.command()
+def show(
+    path: LedgerPath,
+    delta: Annotated[float, typer.Option("--delta", help="δ at which to state ε.")] = 1e-5,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print what was spent, by experiment and in all."""
+    with Ledger.open(path, read_only=True) as ledger:
+        tallies = ledger.tallies()
+        spent, committed = ledger.spent(delta), ledger.committed(delta)
+        secure = all(tally.secure for tally in tallies)
+        if as_json:
+            print_json(
+                {
+                    "data_set": ledger.data_set,
+                    "epsilon": spent,
+                    "committed_epsilon": committed,
+                    "delta": delta,
+                    "secure": secure,
+                    "rounds": sum(tally.charged for tally in tallies),
+                    "experiments": [
+                        {
+                            "experiment": tally.experiment,
+                            "rounds": tally.charged,
+                            "participated_rounds": tally.joined,
+                            "committed_rounds": tally.committed,
+                            "secure": tally.secure,
+                            "scheme": tally.terms.name,
+                            "p": tally.terms.p,
+                            "q": tally.terms.q,
+                            "d": tally.terms.d,
+                            "sigma": tally.terms.noise_multiplier,
+                        }
+                        for tally in tallies
+                    ],
+                }
+            )
+            return
+        print_table(
+            f"Ledger of data set {ledger.data_set!r}",
+            ["experiment", "rounds charged", "taken part", "committed", "terms"],
+            [
+                [row.experiment, row.charged, row.joined, row.committed, terms_to_json(row.terms)]
+                for row in tallies
+            ],
+        )
+        console.print(
+            f"Spent: ε = {number(spent)} at δ = {delta:g}; "
+            f"with all committed rounds: ε = {number(committed)}."
+        )
+        if not secure:
+            console.print("INSECURE: coins of at least one experiment were seeded.", style="red")
+
+
+@app.command()
+def verify(path: LedgerPath, as_json: JsonFlag = False) -> None:
+    """Check the file, its chain of hashes and its sums."""
+    with Ledger.open(path, read_only=True) as ledger:
+        result = ledger.verify()
+    if as_json:
+        print_json({"valid": True, "entries": result.entries, "head": result.head})
+    else:
+        console.print(f"{path}: {result.entries} entries, all in order. Head {result.head}")
+
+
+@app.command()
+def export(
+    path: LedgerPath,
+    form: Annotated[ExportFormat, typer.Option("--format", help="csv or json.")] = ExportFormat.CSV,
+    out: Annotated[Path | None, typer.Option("--out", help="File to write; else print.")] = None,
+) -> None:
+    """Write every entry as CSV or JSON."""
+    with Ledger.open(path, read_only=True) as ledger:
+        text = ledger.export_csv() if form is ExportFormat.CSV else ledger.export_json()
+    if out is None:
+        typer.echo(text, nl=form is ExportFormat.JSON)
+    else:
+        out.write_text(text)

@@ -1,0 +1,137 @@
+"""Randomness that privacy rests on, and a seeded stand-in for experiments."""
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BITS = 64  # a probability is compared with this many random bits, so it is exact to 2^-64
+_FIRST_BITS = 16
+_REST_BITS = _BITS - _FIRST_BITS
+
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - a fork concerns the whole process
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+class Randomness(Protocol):
+    """Coins, Poisson samples and Gaussian noise."""
+
+    @property
+    def insecure(self) -> bool:
+        """Whether the draws can be predicted, which voids every privacy guarantee."""
+
+    def coin(self, p: float) -> bool:
+        """Returns True with probability p."""
+
+    def sample_indices(self, n: int, q: float) -> NDArray[np.int64]:
+        """Returns each of 0, ..., n - 1 independently with probability q, ascending."""
+
+    def normal(self, size: int, std: float) -> NDArray[np.float32]:
+        """Returns independent draws of N(0, std²); exact zeros for std = 0."""
+
+
+class SecureRandom:
+    """Randomness for real use: unpredictable, and never the same in two processes.
+
+    Coins and samples come straight from the operating system, noise from AES in counter mode under
+    a key of 128 bits from it. A fork replaces the key, and a copy or a pickle has its own.
+    """
+
+    insecure = False
+
+    def __init__(self) -> None:
+        self._key()
+
+    def _key(self) -> None:
+        from randomgen import AESCounter
+
+        self._process = (os.getpid(), _forks)
+        self._generator = np.random.Generator(
+            AESCounter(key=int.from_bytes(os.urandom(16), "little"))
+        )
+
+    def __reduce__(self) -> tuple[type["SecureRandom"], tuple[()]]:
+        return SecureRandom, ()
+
+    def coin(self, p: float) -> bool:
+        """Returns True with probability p, exact to 2^-64."""
+        return _coin(os.urandom, p)
+
+    def sample_indices(self, n: int, q: float) -> NDArray[np.int64]:
+        """Returns each of 0, ..., n - 1 independently with probability q (exact to 2^-64)."""
+        return _sample_indices(os.urandom, n, q)
+
+    def normal(self, size: int, std: float) -> NDArray[np.float32]:
+        """Returns independent draws of N(0, std²) in single precision."""
+        if self._process != (os.getpid(), _forks):
+            self._key()
+        return _normal(self._generator, size, std)
+
+
+class SeededRandom:
+    """Repeatable randomness for simulations and tests; gives no privacy.
+
+    Args:
+        seed: Equal seeds give equal draws.
+    """
+
+    insecure = True
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.Generator(np.random.Philox(seed))
+
+    def coin(self, p: float) -> bool:
+        """Returns True with probability p."""
+        return _coin(self._generator.bytes, p)
+
+    def sample_indices(self, n: int, q: float) -> NDArray[np.int64]:
+        """Returns each of 0, ..., n - 1 independently with probability q."""
+        return _sample_indices(self._generator.bytes, n, q)
+
+    def normal(self, size: int, std: float) -> NDArray[np.float32]:
+        """Returns independent draws of N(0, std²) in single precision."""
+        return _normal(self._generator, size, std)
+
+
+def _threshold(name: str, probability: float) -> int:
+    """Returns the integer T such that 64 random bits are below T with the given probability."""
+    if not 0 <= probability <= 1:
+        raise ValueError(f"{name} is {probability}, but a probability must be between 0 and 1")
+    return int(math.ldexp(probability, _BITS))
+
+
+def _coin(source: Callable[[int], bytes], p: float) -> bool:
+    return int.from_bytes(source(_BITS // 8), "little") < _threshold("p", p)
+
+
+def _sample_indices(source: Callable[[int], bytes], n: int, q: float) -> NDArray[np.int64]:
+    """Compares 16 bits of each index with q first; only ties (1 in 65,536) need the other 48."""
+    if n < 0:
+        raise ValueError(f"n is {n}, but the number of elements to sample from cannot be negative")
+    first, rest = divmod(_threshold("q", q), 1 << _REST_BITS)
+    draws = np.frombuffer(source(n * _FIRST_BITS // 8), dtype="<u2").astype(np.int64)
+    taken = draws < first
+    for tie in np.flatnonzero(draws == first):
+        taken[tie] = int.from_bytes(source(_REST_BITS // 8), "little") < rest
+    return np.flatnonzero(taken).astype(np.int64)
+
+
+def _normal(generator: np.random.Generator, size: int, std: float) -> NDArray[np.float32]:
+    if not 0 <= std < math.inf:
+        raise ValueError(f"std is {std}, but a standard deviation must be finite and at least 0")
+    if std == 0:
+        return np.zeros(size, dtype=np.float32)
+    # Double precision: the tails of single-precision generators are coarse.
+    draws: NDArray[Any] = generator.standard_normal(size)
+    draws *= std
+    return draws.astype(np.float32)

@@ -1,0 +1,71 @@
+"""What every way of clipping sample by sample shares: the loss and the clip factor."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+SMALLEST_CLIP_NORM = 1e-12
+LARGEST_ACTIVATION = 1e20
+_SMALLEST_FACTOR = 1e-30  # smaller ones near single precision's denormals, whose rounding is coarse
+
+
+def check_clip_norm(clip_norm: float) -> None:
+    """Refuses a clip norm that bounds nothing or that single precision cannot measure."""
+    if not clip_norm >= SMALLEST_CLIP_NORM:
+        raise ValueError(
+            f"clip_norm is {clip_norm}, but must be at least {SMALLEST_CLIP_NORM}: give the "
+            "largest L2 norm a sample's gradient may have, or math.inf for no clipping"
+        )
+
+
+def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Returns the cross-entropy summed (not averaged) over the samples.
+
+    Args:
+        logits: What the model returned, samples x classes.
+        targets: The right class of each sample, int64.
+
+    Raises:
+        ValueError: If the shapes do not fit or a target is not one of the model's classes.
+    """
+    if logits.dim() != 2 or logits.shape[0] != targets.shape[0]:
+        raise ValueError(
+            f"the model returned shape {tuple(logits.shape)} for {targets.shape[0]} samples, but "
+            "must return one row of logits per sample: check the model's last layer"
+        )
+    classes = logits.shape[1]
+    low, high = (int(bound) for bound in targets.aminmax())
+    if low < 0 or high >= classes:
+        raise ValueError(
+            f"targets range from {low} to {high}, but the model has classes 0 to {classes - 1}: "
+            "build the model with as many classes as the data"
+        )
+    return functional.cross_entropy(logits, targets, reduction="sum")
+
+
+def clip_factors(square_norms: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the rows to keep and the factor min(1, C / norm) of each row.
+
+    A sample whose norm is not finite, or so large that scaling it down would lose precision, is not
+    kept: it contributes zero, so it can neither poison the sum nor exceed the bound C.
+
+    Args:
+        square_norms: Squared L2 norm of each sample's gradient, float64.
+        clip_norm: The bound C, possibly infinite.
+
+    Returns:
+        A boolean vector over all samples, and the float64 factors of all samples (those of samples
+        that are not kept mean nothing).
+    """
+    norms = square_norms.sqrt()
+    if math.isinf(clip_norm):
+        return norms.isfinite(), torch.ones_like(norms)
+    factors = (clip_norm / norms).clamp(max=1.0)
+    return factors >= _SMALLEST_FACTOR, factors
+
+
+def trainable_parameters(model: nn.Module, *, recurse: bool = True) -> list[nn.Parameter]:
+    """Returns the parameters that are learned, in the order of ``model.parameters()``."""
+    return [parameter for parameter in model.parameters(recurse) if parameter.requires_grad]

@@ -1,0 +1,88 @@
+"""The server's arithmetic on flat float32 vectors, and the accuracy of a model."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from learning.dataset import to_tensor
+
+Vector = NDArray[np.float32]
+
+
+def noisy_mean(
+    gradient_sum: Vector, noise: Vector, *, p: float, q: float, declared_total: int
+) -> Vector:
+    """Returns (sum + noise) / (p·q·D), an unbiased estimate of the mean clipped gradient.
+
+    D is the sum of the *declared* data-set sizes and fixed, so that one element more or less does
+    not change the scale (docs/mathematics.md).
+
+    Args:
+        gradient_sum: Sum of the clients' clipped gradient sums.
+        noise: Noise of the same length.
+        p: Participation probability.
+        q: Sampling rate.
+        declared_total: Sum of the declared sizes of the available clients.
+
+    Raises:
+        ValueError: If the shapes differ or p·q·D is not positive.
+    """
+    if gradient_sum.shape != noise.shape:
+        raise ValueError(
+            f"noise has shape {noise.shape}, but the gradient sum has {gradient_sum.shape}: draw "
+            "as many numbers as the model has parameters"
+        )
+    scale = p * q * declared_total
+    if not scale > 0:
+        raise ValueError(
+            f"p·q·declared_total is {p}·{q}·{declared_total}, but every factor must be positive"
+        )
+    return ((gradient_sum + noise) / scale).astype(np.float32, copy=False)
+
+
+def sgd_step(
+    weights: Vector, velocity: Vector, gradient: Vector, *, learning_rate: float, momentum: float
+) -> tuple[Vector, Vector]:
+    """Returns the new weights w − η·v' and the new velocity v' = momentum·v + g."""
+    velocity = (momentum * velocity + gradient).astype(np.float32, copy=False)
+    return (weights - learning_rate * velocity).astype(np.float32, copy=False), velocity
+
+
+def evaluate(
+    model: nn.Module,
+    inputs: torch.Tensor | NDArray[np.generic],
+    targets: torch.Tensor | NDArray[np.int64],
+    *,
+    batch: int = 1000,
+) -> float:
+    """Returns the share of samples whose largest logit is the right class.
+
+    Args:
+        model: Evaluated in eval mode; its own mode is restored.
+        inputs: Images as a data set holds them (an array), or tensors ready for the model.
+        targets: The right classes.
+        batch: Samples per forward pass.
+
+    Raises:
+        ValueError: If there is no sample, or the counts differ.
+    """
+    if len(inputs) == 0 or len(inputs) != len(targets):
+        raise ValueError(
+            f"{len(inputs)} inputs and {len(targets)} targets given, but evaluation needs equally "
+            "many, and at least one"
+        )
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    right = 0
+    try:
+        with torch.no_grad():
+            for start in range(0, len(inputs), batch):
+                rows = inputs[start : start + batch]
+                tensor = rows if isinstance(rows, torch.Tensor) else to_tensor(rows)
+                wanted = torch.as_tensor(targets[start : start + batch])
+                right += int((model(tensor).argmax(1) == wanted).sum())
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    return right / len(inputs)

@@ -1,0 +1,419 @@
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opacus.grad_sample import GradSampleModule
+from torch import nn
+from torch.nn import functional
+
+from learning import build_model, clipped_gradient_sum
+
+IMAGE = (4, 9, 9)
+
+
+def conv_model(**options) -> nn.Module:
+    convolution = nn.Conv2d(4, 6, **options)
+    features = convolution(torch.zeros(1, *IMAGE)).numel()
+    return nn.Sequential(convolution, nn.Tanh(), nn.Flatten(), nn.Linear(features, 3))
+
+
+class Sequence(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(9, 7)
+        self.second = nn.Linear(7, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu_(self.first(x))).flatten(1, -2).mean(1)
+
+
+class UsesView(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(4, 6, 3)
+        self.last = nn.Linear(6 * 49, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.convolution(x)).view(x.shape[0], -1))
+
+
+class CallsTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.Linear(9, 9)
+        self.last = nn.Linear(9, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.mean((1, 2))
+        return self.last(torch.tanh(self.shared(torch.tanh(self.shared(x)))))
+
+
+class TiedWeights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(9, 9)
+        self.two = nn.Linear(9, 9)
+        self.two.weight = self.one.weight
+        self.last = nn.Linear(9, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.two(torch.tanh(self.one(x.mean((1, 2)))))))
+
+
+class OwnParameter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(9))
+        self.last = nn.Linear(9, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(x.mean((1, 2)) + self.shift))
+
+
+class UnusedLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Linear(2, 2)
+        self.last = nn.Linear(9, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(x.mean((1, 2)))
+
+
+def frozen_weight() -> nn.Module:
+    model = conv_model(kernel_size=3)
+    model[0].weight.requires_grad_(False)
+    model[3].bias.requires_grad_(False)
+    return model
+
+
+def in_place() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(4, 6, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(6 * 49, 3)
+    )
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(4, 6, 3), nn.GroupNorm(2, 6), nn.Tanh(), nn.Flatten(), nn.Linear(6 * 49, 3)
+    )
+
+
+MODELS = {
+    "convolution": lambda: conv_model(kernel_size=3),
+    "rectangular": lambda: conv_model(kernel_size=(3, 2), stride=(1, 2), padding=(0, 1)),
+    "strided and padded": lambda: conv_model(kernel_size=4, stride=2, padding=3),
+    "dilated": lambda: conv_model(kernel_size=3, dilation=2, padding=1),
+    "grouped": lambda: conv_model(kernel_size=3, groups=2, stride=2),
+    "same padding": lambda: conv_model(kernel_size=4, padding="same"),
+    "valid padding": lambda: conv_model(kernel_size=4, padding="valid"),
+    "reflected": lambda: conv_model(kernel_size=3, padding=1, padding_mode="reflect"),
+    "circular same": lambda: conv_model(kernel_size=4, padding="same", padding_mode="circular"),
+    "without bias": lambda: conv_model(kernel_size=3, bias=False),
+    "sequence": Sequence,
+    "view": UsesView,
+    "called twice": CallsTwice,
+    "tied weights": TiedWeights,
+    "own parameter": OwnParameter,
+    "unused layer": UnusedLayer,
+    "frozen": frozen_weight,
+    "in place": in_place,
+    "group norm": normalised,
+}
+
+
+def sample_gradients(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    rows = []
+    for i in range(len(targets)):
+        loss = functional.cross_entropy(model(inputs[i : i + 1]), targets[i : i + 1])
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        rows.append(
+            torch.cat(
+                [
+                    torch.zeros(parameter.numel()) if gradient is None else gradient.flatten()
+                    for parameter, gradient in zip(parameters, gradients, strict=True)
+                ]
+            )
+        )
+    return torch.stack(rows)
+
+
+def loop_sum(
+    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float
+) -> torch.Tensor:
+    rows = sample_gradients(model, inputs, targets)
+    return (rows * (clip_norm / rows.norm(dim=1)).clamp(max=1)[:, None]).sum(0)
+
+
+def opacus_sum(
+    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float
+) -> torch.Tensor:
+    wrapped = GradSampleModule(model, loss_reduction="sum")
+    try:
+        functional.cross_entropy(wrapped(inputs), targets, reduction="sum").backward()
+        rows = torch.cat([p.grad_sample.flatten(1) for p in model.parameters()], dim=1)
+        return (rows * (clip_norm / rows.norm(dim=1)).clamp(max=1)[:, None]).sum(0)
+    finally:
+        wrapped.to_standard_module()
+        for parameter in model.parameters():
+            parameter.grad = None
+
+
+def batch(samples: int, shape: tuple[int, ...] = IMAGE) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(samples, *shape), torch.randint(0, 3, (samples,))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("clip_norm", [0.5, math.inf])
+def test_the_sum_is_that_of_a_loop_over_samples(name, clip_norm):
+    model = MODELS[name]()
+    inputs, targets = batch(6)
+    expected = loop_sum(model, inputs, targets, clip_norm)
+    actual = clipped_gradient_sum(model, inputs, targets, clip_norm)
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook")
+@pytest.mark.parametrize("clip_norm", [0.1, 5.0])
+def test_the_sum_on_the_papers_model_is_that_of_opacus(clip_norm):
+    model = build_model("paper-cnn", classes=62)
+    inputs, targets = torch.rand(9, 1, 28, 28), torch.randint(0, 62, (9,))
+    expected = opacus_sum(copy.deepcopy(model), inputs, targets, clip_norm)
+    actual = clipped_gradient_sum(model, inputs, targets, clip_norm)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_samples_give_exact_zeros(name):
+    model = MODELS[name]()
+    inputs, targets = batch(0)
+    total = clipped_gradient_sum(model, inputs, targets, 1.0)
+    count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert torch.equal(total, torch.zeros(count))
+
+
+@pytest.mark.parametrize("name", ["convolution", "called twice"])
+@pytest.mark.parametrize("chunk_size", [1, 3, 7, 100])
+def test_chunks_do_not_change_the_sum(name, chunk_size):
+    model = MODELS[name]()
+    inputs, targets = batch(7)
+    whole = clipped_gradient_sum(model, inputs, targets, 0.5, chunk_size=7)
+    parts = clipped_gradient_sum(model, inputs, targets, 0.5, chunk_size=chunk_size)
+    torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_model_is_left_as_it_was(name):
+    model = MODELS[name]()
+    if name != "own parameter":
+        model.eval()
+        next(model.children()).train()
+    before = copy.deepcopy(model.state_dict())
+    modes = [module.training for module in model.modules()]
+    learned = [parameter.requires_grad for parameter in model.parameters()]
+    attributes = [set(vars(module)) for module in model.modules()]
+    clipped_gradient_sum(model, *batch(3), 1.0)
+    assert [module.training for module in model.modules()] == modes
+    assert [parameter.requires_grad for parameter in model.parameters()] == learned
+    assert [set(vars(module)) for module in model.modules()] == attributes
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(not hasattr(parameter, "grad_sample") for parameter in model.parameters())
+    for module in model.modules():
+        assert not module._forward_hooks
+        assert not module._backward_hooks
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+def test_the_model_is_left_as_it_was_even_after_an_error():
+    model = MODELS["convolution"]()
+    inputs, _ = batch(3)
+    with pytest.raises(ValueError, match="classes 0 to 2"):
+        clipped_gradient_sum(model, inputs, torch.tensor([0, 1, 3]), 1.0)
+    assert not model[0]._forward_hooks
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_gradients_are_computed_under_no_grad_too():
+    model = MODELS["convolution"]()
+    inputs, targets = batch(3)
+    with torch.no_grad():
+        inside = clipped_gradient_sum(model, inputs, targets, 1.0)
+    assert torch.equal(inside, clipped_gradient_sum(model, inputs, targets, 1.0))
+
+
+def test_dropout_follows_the_models_mode():
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(4 * 81, 3))
+    inputs, targets = batch(4)
+    model.eval()
+    still = clipped_gradient_sum(model, inputs, targets, math.inf)
+    torch.testing.assert_close(still, loop_sum(model, inputs, targets, math.inf))
+    model.train()
+    assert not torch.allclose(clipped_gradient_sum(model, inputs, targets, math.inf), still)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    samples=st.integers(1, 8),
+    log_scale=st.floats(-20, 20),
+    log_clip=st.floats(-8, 3),
+    name=st.sampled_from(["convolution", "grouped", "sequence", "group norm"]),
+)
+def test_removing_one_sample_moves_the_sum_by_at_most_the_clip_norm(
+    seed, samples, log_scale, log_clip, name
+):
+    torch.manual_seed(seed)
+    model = MODELS[name]()
+    clip_norm = 10**log_clip
+    inputs, targets = batch(samples)
+    inputs[0] *= 10**log_scale
+    with_it = clipped_gradient_sum(model, inputs, targets, clip_norm)
+    without = clipped_gradient_sum(model, inputs[1:], targets[1:], clip_norm)
+    assert (with_it - without).double().norm() <= clip_norm * (1 + 1e-5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**31), log_scale=st.floats(-30, 38), log_weight=st.floats(-30, 30))
+def test_one_sample_never_exceeds_the_clip_norm_at_any_scale(seed, log_scale, log_weight):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4 * 81, 5), nn.ReLU(), nn.Linear(5, 3))
+    with torch.no_grad():
+        model[3].weight *= 10**log_weight
+    inputs, targets = batch(1)
+    total = clipped_gradient_sum(model, inputs * 10**log_scale, targets, 1e-6)
+    assert total.isfinite().all()
+    assert total.double().norm() <= 1e-6 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("name", ["convolution", "strided and padded", "sequence", "group norm"])
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e38])
+@pytest.mark.parametrize("clip_norm", [0.5, math.inf])
+def test_a_sample_without_finite_gradient_contributes_nothing(name, poison, clip_norm):
+    model = MODELS[name]()
+    inputs, targets = batch(5)
+    clean = clipped_gradient_sum(model, inputs[1:], targets[1:], clip_norm)
+    inputs[0] = poison
+    poisoned = clipped_gradient_sum(model, inputs, targets, clip_norm)
+    assert poisoned.isfinite().all()
+    difference = (poisoned - clean).norm()
+    if math.isfinite(poison):
+        assert difference <= clip_norm * (1 + 1e-5)
+    else:
+        assert difference <= 1e-6
+
+
+def test_small_gradients_are_not_scaled_up():
+    model = MODELS["convolution"]()
+    inputs, targets = batch(4)
+    rows = sample_gradients(model, inputs, targets)
+    total = clipped_gradient_sum(model, inputs, targets, 1e9)
+    torch.testing.assert_close(total, rows.sum(0), atol=1e-5, rtol=1e-5)
+
+
+def test_the_default_chunk_keeps_every_sample():
+    model = build_model("paper-cnn", classes=10)
+    inputs, targets = torch.rand(401, 1, 28, 28), torch.randint(0, 10, (401,))
+    total = clipped_gradient_sum(model, inputs, targets, math.inf)
+    loss = functional.cross_entropy(model(inputs), targets, reduction="sum")
+    ordinary = torch.autograd.grad(loss, list(model.parameters()))
+    expected = torch.cat([gradient.flatten() for gradient in ordinary])
+    assert (total - expected).norm() <= 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm2d(4),
+        nn.BatchNorm2d(4, affine=False),
+        nn.SyncBatchNorm(4),
+        nn.InstanceNorm2d(4, track_running_stats=True),
+    ],
+)
+def test_layers_that_mix_samples_are_refused_by_name(layer):
+    model = nn.Sequential()
+    model.add_module("mixer", layer)
+    model.add_module("last", nn.Linear(9, 3))
+    with pytest.raises(ValueError, match=rf"'mixer' \({type(layer).__name__}\).*GroupNorm"):
+        clipped_gradient_sum(model, *batch(2), 1.0)
+
+
+def test_layers_opacus_refuses_are_refused_by_name():
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.memory = nn.LSTM(9, 3, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.memory(x.flatten(1, 2))[0][:, -1]
+
+    with pytest.raises(ValueError, match=r"'memory' \(LSTM\)"):
+        clipped_gradient_sum(Recurrent(), *batch(2), 1.0)
+
+
+def test_padding_that_opacus_gets_wrong_is_refused_beside_other_layers():
+    model = nn.Sequential(
+        nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect"), nn.GroupNorm(2, 6), nn.Flatten()
+    )
+    with pytest.raises(ValueError, match=r"'0' has padding_mode='reflect'"):
+        clipped_gradient_sum(model, *batch(2), 1.0)
+
+
+def test_a_layer_of_ones_own_in_eval_mode_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"\(OwnParameter\) is in eval mode"):
+        clipped_gradient_sum(OwnParameter().eval(), *batch(2), 1.0)
+
+
+@pytest.mark.parametrize("name", ["group norm", "called twice"])
+def test_eval_mode_gives_the_same_where_no_layer_depends_on_it(name):
+    model = MODELS[name]()
+    inputs, targets = batch(3)
+    trained = clipped_gradient_sum(model.train(), inputs, targets, 1.0)
+    evaluated = clipped_gradient_sum(model.eval(), inputs, targets, 1.0)
+    assert torch.equal(trained, evaluated)
+
+
+def test_a_model_that_folds_samples_into_rows_is_refused():
+    class Folded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(9, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x.reshape(-1, 9)).view(len(x), -1, 3).mean(1)
+
+    with pytest.raises(ValueError, match="batch dimension first"):
+        clipped_gradient_sum(Folded(), *batch(2), 1.0)
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, -1.0, math.nan])
+def test_a_clip_norm_that_bounds_nothing_is_refused(clip_norm):
+    with pytest.raises(ValueError, match=f"clip_norm is {clip_norm}"):
+        clipped_gradient_sum(MODELS["convolution"](), *batch(2), clip_norm)
+
+
+def test_targets_must_be_one_class_per_input():
+    inputs, targets = batch(4)
+    with pytest.raises(ValueError, match=r"targets have shape \(3,\) for 4 inputs"):
+        clipped_gradient_sum(MODELS["convolution"](), inputs, targets[:3], 1.0)
+
+
+def test_the_value_that_torch_would_ignore_is_not_a_target():
+    inputs, _ = batch(2)
+    with pytest.raises(ValueError, match="range from -100"):
+        clipped_gradient_sum(MODELS["convolution"](), inputs, torch.tensor([-100, 0]), 1.0)
+
+
+def test_a_chunk_has_at_least_one_sample():
+    with pytest.raises(ValueError, match="chunk_size is 0"):
+        clipped_gradient_sum(MODELS["convolution"](), *batch(2), 1.0, chunk_size=0)
+
+
+def test_a_model_without_anything_to_learn_is_refused():
+    with pytest.raises(ValueError, match="no trainable parameter"):
+        clipped_gradient_sum(nn.Flatten(), *batch(2), 1.0)

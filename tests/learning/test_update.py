@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from learning import (
+    build_model,
+    evaluate,
+    flatten_parameters,
+    load_parameters,
+    noisy_mean,
+    sgd_step,
+)
+
+
+def test_the_noisy_mean_divides_by_the_expected_batch():
+    mean = noisy_mean(
+        np.array([8, 0], dtype=np.float32),
+        np.array([0, -4], dtype=np.float32),
+        p=0.5,
+        q=0.1,
+        declared_total=80,
+    )
+    assert mean.dtype == np.float32
+    np.testing.assert_allclose(mean, [2, -1], rtol=1e-6)
+
+
+def test_noise_of_another_length_is_refused():
+    with pytest.raises(ValueError, match=r"noise has shape \(1,\)"):
+        noisy_mean(np.zeros(2, np.float32), np.zeros(1, np.float32), p=1, q=1, declared_total=1)
+
+
+@pytest.mark.parametrize(("p", "q", "total"), [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_an_expected_batch_of_nothing_is_refused(p, q, total):
+    with pytest.raises(ValueError, match="every factor must be positive"):
+        noisy_mean(np.zeros(2, np.float32), np.zeros(2, np.float32), p=p, q=q, declared_total=total)
+
+
+@given(
+    learning_rate=st.floats(0.01, 1),
+    momentum=st.floats(0, 0.99),
+    gradients=st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=5),
+)
+def test_steps_are_those_of_torchs_sgd(learning_rate, momentum, gradients):
+    parameter = nn.Parameter(torch.tensor([1.5]))
+    optimiser = torch.optim.SGD([parameter], lr=learning_rate, momentum=momentum)
+    weights, velocity = np.array([1.5], np.float32), np.zeros(1, np.float32)
+    for gradient in gradients:
+        parameter.grad = torch.tensor([gradient])
+        optimiser.step()
+        weights, velocity = sgd_step(
+            weights,
+            velocity,
+            np.array([gradient], np.float32),
+            learning_rate=learning_rate,
+            momentum=momentum,
+        )
+        assert weights.dtype == velocity.dtype == np.float32
+    np.testing.assert_allclose(weights, parameter.detach().numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_step_leaves_its_arguments_alone():
+    weights, velocity = np.ones(2, np.float32), np.ones(2, np.float32)
+    sgd_step(weights, velocity, np.ones(2, np.float32), learning_rate=0.1, momentum=0.9)
+    assert weights.tolist() == velocity.tolist() == [1, 1]
+
+
+def brightest_corner() -> nn.Module:
+    model = build_model("digits", classes=10)
+    load_parameters(model, torch.zeros_like(flatten_parameters(model)))
+    return model
+
+
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_accuracy_is_the_share_of_right_answers(batch):
+    images = np.zeros((5, 8, 8), dtype=np.uint8)
+    targets = np.array([0, 0, 0, 1, 2])
+    assert evaluate(brightest_corner(), images, targets, batch=batch) == 0.6
+
+
+def test_tensors_and_arrays_evaluate_alike():
+    model = build_model("digits", classes=10)
+    images = np.arange(64 * 20, dtype=np.uint8).reshape(20, 8, 8)
+    targets = np.arange(20) % 10
+    tensors = torch.from_numpy(images).float().div(255).unsqueeze(1)
+    assert evaluate(model, images, targets) == evaluate(model, tensors, torch.from_numpy(targets))
+
+
+def test_evaluation_runs_without_dropout_and_restores_the_mode():
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.999), nn.Linear(64, 2)).train()
+    with torch.no_grad():
+        model[2].weight.copy_(torch.stack([torch.ones(64), -torch.ones(64)]))
+        model[2].bias.copy_(torch.tensor([0.0, 1.0]))
+    model[2].eval()
+    assert evaluate(model, np.full((50, 8, 8), 255, np.uint8), np.zeros(50, np.int64)) == 1.0
+    assert model.training
+    assert model[1].training
+    assert not model[2].training
+
+
+def test_nothing_to_evaluate_is_refused():
+    with pytest.raises(ValueError, match="0 inputs"):
+        evaluate(nn.Flatten(), np.zeros((0, 8, 8), np.uint8), np.zeros(0, np.int64))
