@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 
-.PHONY: install lint test bench clean
+.PHONY: install run lint test bench clean
 
 install: $(VENV)/.installed
 
@@ -13,6 +13,9 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
+
+run: install
+	$(BIN)/coinflower run
 
 lint: install
 	$(BIN)/ruff check .

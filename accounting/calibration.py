@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize
 
 from accounting import validation
 from accounting.composition import delta_after, epsilon_after
@@ -84,6 +83,8 @@ def _least_zero(
     shortfall: Callable[[float], float], low: float, high: float, precision: float
 ) -> float:
     """Return a point where ``shortfall`` is not positive, within ``precision`` of its zero."""
+    from scipy import optimize
+
     root = float(optimize.brentq(shortfall, low, high, xtol=precision / 4, rtol=1e-12))
     # Near its zero the computed loss may be uneven by a rounding: step up to where it is met,
     # down while it still is.

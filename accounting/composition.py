@@ -9,14 +9,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting.pld.pld_pmf import DensePLDPmf
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from accounting import validation
 from accounting.schemes import Direction, Scheme
+
+if TYPE_CHECKING:  # takes a second to import, and one round does without
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Array = npt.NDArray[np.float64]
 Rounds = Sequence[tuple[Scheme, int]]
@@ -50,7 +53,14 @@ def epsilon_after(rounds: Rounds, delta: float, *, step: float | None = None) ->
         ε, ∞ if no finite ε is certified at this δ.
     """
     validation.require_delta(delta)
-    groups = merged(rounds)
+    return _epsilon_after(tuple(merged(rounds)), delta, step)
+
+
+# Ledgers ask the same question again and again, and equal clients ask equal ones.
+@functools.lru_cache(maxsize=1024)
+def _epsilon_after(
+    groups: tuple[tuple[Scheme, int], ...], delta: float, step: float | None
+) -> float:
     if not groups:
         return 0.0
     if step is None and groups[0][1] == len(groups) == 1:
@@ -61,9 +71,9 @@ def epsilon_after(rounds: Rounds, delta: float, *, step: float | None = None) ->
     step = spread.lattice_step()
     while True:
         epsilon = float(spread.compose(step).get_epsilon_for_delta(delta))
-        if step <= max(_EPSILON_SHARE * epsilon, spread.finest_step) or epsilon == 0:
-            return epsilon
         wanted = max(_EPSILON_SHARE * epsilon, spread.finest_step)
+        if step <= wanted or epsilon == 0:
+            return epsilon
         step /= 2 ** math.ceil(math.log2(step / wanted))
 
 
@@ -165,6 +175,8 @@ def _reach(scheme: Scheme, tail: float) -> float:
 
 def round_distribution(scheme: Scheme, step: float, reach: float) -> PrivacyLossDistribution:
     """Return one round's privacy-loss distribution on the lattice of multiples of ``step``."""
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
     knots = _lattice_knots(max(1, math.ceil(reach / step)))
     epsilon = knots.astype(np.float64) * step
     remove = scheme.delta(epsilon, Direction.REMOVE)
@@ -212,6 +224,8 @@ def _dense_pmf(
     A loss x of probability m in the opposite direction is a loss −x of probability m·e^−x in this
     one; what is left lies at 0.
     """
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+
     positive = _masses(epsilon, curve)
     negative = _masses(epsilon, opposite) * np.exp(-epsilon[1:])
     infinite = float(curve[-1])

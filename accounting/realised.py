@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
+from scipy import special
 
 from accounting.basket import excess, log_sum
 from accounting.binomial import binomial_window
@@ -182,6 +182,8 @@ def realised_delta(terms: Scheme, epsilon: float) -> tuple[float, Realised]:
     Returns:
         The lower bound and the pair that attains it.
     """
+    from scipy import optimize
+
     best, best_delta = Realised.of(terms), -1.0
     for direction, along in ((Direction.REMOVE, 0.0), (Direction.ADD, math.pi)):
 

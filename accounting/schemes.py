@@ -110,17 +110,20 @@ class Scheme(ABC):
         validation.require_delta(delta)
         if self.delta(0.0) <= delta:
             return 0.0
+        from scipy import optimize
+
         high = 1.0
         while self.delta(high) > delta:
             high *= 2
-        low = 0.0
-        while high - low > 1e-12 * high:
-            middle = (low + high) / 2
-            if self.delta(middle) > delta:
-                low = middle
-            else:
-                high = middle
-        return high
+
+        def log_excess(value: float) -> float:
+            return math.log(max(self.delta(value), 1e-300) / delta)
+
+        root = float(optimize.brentq(log_excess, 0.0, high, xtol=1e-18, rtol=1e-13, maxiter=1000))
+        step = 1e-13 * root
+        while self.delta(root) > delta:
+            root, step = root + step, 2 * step
+        return root
 
     def _signed(self, epsilon: Array, direction: Direction) -> Array:
         result = np.empty_like(epsilon)

@@ -8,11 +8,9 @@ import click
 import typer
 
 from accounting.ledger_file import LedgerError
-from deploy import cli_ledger, cli_paper, cli_privacy
-from deploy.cli_output import errors
+from deploy import cli_compare, cli_ledger, cli_paper, cli_privacy
+from deploy.cli_output import complain
 
-# What a user can cause is told in one sentence; anything else is a defect and keeps its trace.
-USER_ERRORS = (ValueError, LedgerError, OSError)
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 
@@ -28,8 +26,8 @@ for command in (
     cli_privacy.delta,
     cli_privacy.sigma,
     cli_privacy.rounds,
-    cli_privacy.compare,
-    cli_privacy.plan,
+    cli_compare.compare,
+    cli_compare.plan,
     cli_paper.paper,
 ):
     app.command()(command)
@@ -37,17 +35,21 @@ app.add_typer(cli_ledger.app, name="ledger")
 
 
 def main() -> None:
-    """Run the command line; exit 2 with one sentence on anything a user can mend."""
+    """Run the command line; exit 2 with one sentence on anything a user can mend.
+
+    Anything else is a defect and keeps its trace.
+    """
+    code: int | None = EXIT_USER_ERROR
     try:
         code = app(standalone_mode=False)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        code = error.exit_code
-    except click.Abort:
+    except click.ClickException as error:
+        complain(error.format_message())
+    except (click.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
-    except USER_ERRORS as error:
-        errors.print(f"Error: {error}", style="red", markup=False, highlight=False)
-        code = EXIT_USER_ERROR
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
+    except (ValueError, LedgerError) as error:
+        complain(str(error))
+    except OSError as error:
+        complain(f"{error.filename or 'The system'}: {error.strerror or error}.")
     sys.exit(code)

@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 console = Console()
-errors = Console(stderr=True, soft_wrap=True)
+errors = Console(stderr=True)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print figures as JSON.")]
 
@@ -21,21 +22,31 @@ NOT_AN_UPPER_BOUND = "not an upper bound"
 
 def print_json(figures: Mapping[str, object]) -> None:
     """Print one JSON object; infinities become null, since JSON has none."""
-    plain = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in figures.items()
-    }
-    typer.echo(json.dumps(plain, ensure_ascii=False))
+    typer.echo(json.dumps(_plain(figures), ensure_ascii=False, allow_nan=False))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows as a table; numbers to six significant digits."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     for column in columns:
         table.add_column(column)
     for row in rows:
-        table.add_row(*(number(cell) for cell in row))
+        # Text, since names may hold what rich would take for markup.
+        table.add_row(*(Text(number(cell)) for cell in row))
     console.print(table)
+
+
+def say(message: str, *, style: str | None = None) -> None:
+    """Print one line as it is: no markup, no folding at the edge of the window."""
+    console.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def number(value: object) -> str:
@@ -47,4 +58,13 @@ def number(value: object) -> str:
 
 def warn(message: str) -> None:
     """Print a warning to standard error, so that it never mixes with figures."""
-    errors.print(f"Warning: {message}", style="yellow", markup=False)
+    _tell(f"Warning: {message}", "yellow")
+
+
+def complain(message: str) -> None:
+    """Print what went wrong to standard error."""
+    _tell(f"Error: {message}", "red")
+
+
+def _tell(message: str, style: str) -> None:
+    errors.print(message, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import track
 
-from deploy.cli_output import console
+from deploy.cli_output import JsonFlag, print_json, say
 
 
 def paper(
@@ -17,13 +16,18 @@ def paper(
         Path | None,
         typer.Option("--points", help="The paper's own points (figures.json); a copy is built in."),
     ] = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Draw the paper's figures and its table of σ, with what really holds beside them.
 
-    Curves named `paper` are the paper as plotted: not an upper bound.
+    Curves named `paper` are the paper as plotted: not an upper bound. Takes half a minute.
     """
-    from experiments.paper_figures import FIGURES, draw_all
+    from experiments.paper_figures import draw_all
 
-    drawn = draw_all(out, points)
-    for name in track(drawn, description="Drawing", total=len(FIGURES) + 1, console=console):
-        console.print(f"{out / name}.png", highlight=False)
+    drawn = []
+    for name in draw_all(out, points):
+        drawn.append(name)
+        if not as_json:
+            say(f"{out / name}.png, .svg, .csv")
+    if as_json:
+        print_json({"out": str(out), "figures": drawn})

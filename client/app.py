@@ -1,0 +1,145 @@
+"""The Flower ClientApp: three handlers around a :class:`client.participant.Participant`.
+
+Works in the resident node, under a stock SuperNode and in Flower's simulation engine. The node's
+own configuration names the policy (``policy = PATH``); in a simulation the folder of policies comes
+from this machine's environment, never from the wire.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from client.node import FAILURE_REASON
+from client.participant import Participant
+from protocol import messages
+from protocol.policy import Refusal, RefusedError
+from protocol.terms import Terms
+
+POLICY_KEY = "policy"
+SIMULATED_POLICIES = "COINFLOWER_SIMULATED_POLICIES"
+"""Environment variable: folder of client-0.toml, client-1.toml, ... for Flower's simulation."""
+
+logger = logging.getLogger("coinflower.client")
+
+_participants: dict[Path, Participant] = {}
+_opening = threading.Lock()
+
+app = ClientApp()
+
+Handler = Callable[[Message, Context], Message]
+
+
+def policy_path(context: Context) -> Path:
+    """Return where this node's policy lies.
+
+    Raises:
+        ValueError: The node is not configured.
+    """
+    if POLICY_KEY in context.node_config:
+        return Path(str(context.node_config[POLICY_KEY]))
+    folder, part = os.environ.get(SIMULATED_POLICIES), context.node_config.get("partition-id")
+    if folder is not None and part is not None:
+        return Path(folder) / f"client-{part}.toml"
+    raise ValueError(f"this node's configuration has no {POLICY_KEY!r}")
+
+
+def participant_of(context: Context) -> Participant:
+    """Return this node's participant, opened on first use."""
+    path = policy_path(context).resolve()
+    with _opening:
+        if path not in _participants:
+            _participants[path] = Participant.open(path)
+        return _participants[path]
+
+
+def forget_participants() -> None:
+    """Close all participants of this process."""
+    with _opening:
+        for participant in _participants.values():
+            participant.ledger.close()
+        _participants.clear()
+
+
+def discreet(handler: Handler) -> Handler:
+    """Let nothing about a failure leave the client: Flower sends an exception's text."""
+
+    @functools.wraps(handler)
+    def handle(message: Message, context: Context) -> Message:
+        try:
+            return handler(message, context)
+        except Exception as error:  # whatever it was, only a constant sentence may leave
+            logger.warning("%s not answered: %s", message.metadata.message_type, error)
+        raise RuntimeError(FAILURE_REASON)
+
+    return handle
+
+
+def _ask(message: Message) -> ConfigRecord:
+    return message.content.config_records[messages.ASK]
+
+
+def _terms(message: Message) -> Terms:
+    return Terms.from_json(str(_ask(message)[messages.TERMS]))
+
+
+def _whole(record: ConfigRecord, key: str) -> int:
+    value = record[key]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{key} = {value!r} is not an integer")
+    return value
+
+
+@app.query(messages.ENROL)
+@discreet
+def enrol(message: Message, context: Context) -> Message:
+    """Agree to the terms, or refuse with a sentence that says nothing about the data."""
+    size, reason = 0, ""
+    try:
+        size = participant_of(context).enrol(_understood(message))
+    except RefusedError as refused:
+        logger.warning("Refused to enrol: %s (%s)", refused.refusal.value, refused)
+        reason = refused.refusal.value
+    answer = ConfigRecord(
+        {messages.ENROLLED: not reason, messages.DECLARED_SIZE: size, messages.REASON: reason}
+    )
+    return Message(RecordDict({messages.ANSWER: answer}), reply_to=message)
+
+
+def _understood(message: Message) -> Terms:
+    try:
+        return _terms(message)
+    except ValueError as error:
+        raise RefusedError(Refusal.TERMS, str(error)) from error
+
+
+@app.query(messages.INVITE)
+@discreet
+def invite(message: Message, context: Context) -> Message:
+    """Flip the coins of the next rounds, charged first, and say what they showed."""
+    first, count = _whole(_ask(message), messages.ROUND), _whole(_ask(message), messages.COUNT)
+    terms = _terms(message)
+    if not 1 <= count <= terms.rounds_per_invitation:
+        raise ValueError(f"{count} rounds in one invitation")
+    coins = participant_of(context).flip(terms, range(first, first + count))
+    answer = ConfigRecord({messages.COINS: coins})
+    return Message(RecordDict({messages.ANSWER: answer}), reply_to=message)
+
+
+@app.train(messages.GRADIENT)
+@discreet
+def gradient(message: Message, context: Context) -> Message:
+    """Answer a model with the (noisy) sum of clipped gradients, once a round."""
+    weights = message.content.array_records[messages.WEIGHTS][messages.VECTOR].numpy()
+    round_ = _whole(_ask(message), messages.ROUND)
+    total = participant_of(context).gradient_sum(_terms(message), round_, weights)
+    arrays = ArrayRecord({messages.VECTOR: Array(np.ascontiguousarray(total))})
+    return Message(RecordDict({messages.SUM: arrays}), reply_to=message)

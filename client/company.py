@@ -1,0 +1,125 @@
+"""What the nodes of one process share, to be gentle with the SuperLink that all of them ask."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+
+_POLLS_PER_SECOND = 25.0
+_NEWS_SECONDS = 0.2
+_COURTESY_SECONDS = 1.0
+_TURN_PATIENCE_SECONDS = 0.5
+
+
+class Company:
+    """A cache of downloaded objects, a turn to speak, and the news that there are messages.
+
+    Args:
+        cache_bytes: Most that the cache may hold.
+        handlers: How many messages are handled at once; bounds memory when fifty nodes are asked
+            for a gradient together. None allows one for each processor.
+    """
+
+    def __init__(self, *, cache_bytes: int = 32 << 20, handlers: int | None = None) -> None:
+        self._cache: OrderedDict[str, bytes] = OrderedDict()
+        self._cache_bytes = cache_bytes
+        self._cached_bytes = 0
+        self._size = 0
+        self._slot = 0.0
+        self._news = 0
+        self._news_at = float("-inf")
+        self._changed = threading.Condition()
+        self._turn = threading.Lock()
+        self._handlers = threading.BoundedSemaphore(handlers or os.cpu_count() or 1)
+
+    @contextlib.contextmanager
+    def membership(self) -> Iterator[None]:
+        """Count as one of the company for as long as the block lasts."""
+        with self._changed:
+            self._size += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._size -= 1
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait until nobody else of the company speaks to the SuperLink.
+
+        The SuperLink serves two requests at once in more time than one after the other. A turn is
+        a courtesy, not a lock: after half a second of waiting one speaks anyway, so that a request
+        that hangs does not silence the rest.
+        """
+        mine = self._turn.acquire(timeout=_TURN_PATIENCE_SECONDS)
+        try:
+            yield
+        finally:
+            if mine:
+                self._turn.release()
+
+    @contextlib.contextmanager
+    def handling(self) -> Iterator[None]:
+        """Wait until a message may be handled."""
+        with self._handlers:
+            yield
+
+    def tell(self, *, urgent: bool = False) -> None:
+        """Wake the others: a message has come, so there may be some for them too.
+
+        A server sends to many at once. Not every message of the same sending is news; ``urgent``
+        says that it is.
+        """
+        with self._changed:
+            if urgent or time.monotonic() - self._news_at > _NEWS_SECONDS:
+                self._news_at = time.monotonic()
+                self._news += 1
+                self._changed.notify_all()
+
+    @property
+    def news(self) -> int:
+        """How often there has been news so far."""
+        return self._news
+
+    def await_poll(self, interval: float, *, news: int) -> None:
+        """Wait until it is time to poll, or there is more news than ``news``.
+
+        Members poll in turn, evenly spread over ``interval``, and all together not more often
+        than 25 times a second: a poll costs the SuperLink some 4 ms, and one that finds a message
+        is news to the others. Nor do they poll while others still send their replies, as a server
+        tends to wait for those, unless that takes longer than a second.
+        """
+        with self._changed:
+            started = time.monotonic()
+            while True:
+                moment = time.monotonic()
+                spacing = max(interval / max(self._size, 1), 1 / _POLLS_PER_SECOND)
+                self._slot = max(self._slot, moment) + spacing
+                self._changed.wait_for(lambda: self._news != news, timeout=self._slot - moment)
+                if (
+                    self._news != news
+                    or not self._turn.locked()
+                    or moment - started > _COURTESY_SECONDS
+                ):
+                    return
+
+    def cached(self, object_id: str) -> bytes | None:
+        """The object of that hash, if it is at hand."""
+        with self._changed:
+            if object_id in self._cache:
+                self._cache.move_to_end(object_id)
+            return self._cache.get(object_id)
+
+    def cache(self, object_id: str, content: bytes) -> None:
+        """Keep an object, at the expense of those not used for longest."""
+        with self._changed:
+            if object_id in self._cache or len(content) > self._cache_bytes:
+                return
+            self._cache[object_id] = content
+            self._cached_bytes += len(content)
+            while self._cached_bytes > self._cache_bytes:
+                self._cached_bytes -= len(self._cache.popitem(last=False)[1])

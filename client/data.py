@@ -1,0 +1,59 @@
+"""The client's own data: all of a data set, or its share of a public one."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from learning import Dataset, load_data, partition
+from protocol.policy import Policy, Share
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalData:
+    """Samples that never leave this client."""
+
+    inputs: npt.NDArray[Any]
+    targets: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+# Clients that live in one process share the public data that their shares are cut from.
+@functools.lru_cache(maxsize=1)
+def _load_once(data: str) -> Dataset:
+    return load_data(data)
+
+
+@functools.lru_cache(maxsize=1)
+def _partition_once(data: str, share: Share) -> list[npt.NDArray[np.int64]]:
+    return partition(
+        _load_once(data), clients=share.clients, how=share.how, seed=share.seed, alpha=share.alpha
+    )
+
+
+def load_local_data(policy: Policy) -> LocalData:
+    """Return the rows that the policy names.
+
+    Raises:
+        ValueError: The data cannot be read, or there are more rows than declared.
+    """
+    data = _load_once(policy.data)
+    rows = np.arange(len(data.train_targets))
+    if policy.share is not None:
+        share = policy.share
+        if not 0 <= share.index < share.clients:
+            raise ValueError(f"share.index = {share.index} must lie in 0 to {share.clients - 1}.")
+        parts = _partition_once(policy.data, replace(share, index=0))
+        rows = parts[share.index]
+    if len(rows) > policy.declared_size:
+        raise ValueError(
+            f"The data set {policy.data_set!r} has {len(rows)} elements, more than the declared "
+            f"{policy.declared_size}; the bound would not hold. Raise declared_size in the policy."
+        )
+    return LocalData(inputs=data.train_inputs[rows], targets=data.train_targets[rows])

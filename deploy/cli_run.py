@@ -1,0 +1,262 @@
+"""The commands that train: a local federation, or its pieces on separate machines."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deploy.cli_output import JsonFlag, console, number, print_json, print_table, warn
+from protocol.terms import Mode, parse_mode
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """Yield an event that Ctrl-C and SIGTERM set."""
+    stop = threading.Event()
+    previous = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def run(
+    clients: Annotated[int, typer.Option(help="Number of clients.")] = 10,
+    data: Annotated[
+        str, typer.Option(help="digits, mnist, fashionmnist, emnist, a folder or an .npz file.")
+    ] = "digits",
+    partition: Annotated[str, typer.Option(help="equal, writer or dirichlet.")] = "equal",
+    alpha: Annotated[float, typer.Option(help="Label skew of the dirichlet partition.")] = 0.5,
+    mode: Annotated[str, typer.Option(help=f"{', '.join(Mode)}.")] = "trusted",
+    no_privacy: Annotated[
+        bool, typer.Option("--no-privacy", help="Needed for mode none, which protects nothing.")
+    ] = False,
+    p: Annotated[
+        float | None, typer.Option("-p", help="Participation probability (0.5; 1 in local-only).")
+    ] = None,
+    q: Annotated[float, typer.Option("-q", help="Local sampling rate.")] = 0.2,
+    clip_norm: Annotated[float, typer.Option(help="Clip norm C; inf only without privacy.")] = 1.0,
+    sigma: Annotated[
+        float | None, typer.Option(help="Noise multiplier; else calibrated to --epsilon.")
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of every client.")] = 3.0,
+    delta: Annotated[float, typer.Option(help="δ of the budget.")] = 1e-3,
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 100,
+    rounds_per_invite: Annotated[
+        int | None, typer.Option(help="Coins asked for at once (10, or all rounds if fewer).")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="digits, paper-cnn or package.module:function.")
+    ] = None,
+    learning_rate: Annotated[float, typer.Option(help="Step size.")] = 2.0,
+    momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.0,
+    evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 5,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results (runs/… by default).")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run in this folder; other options idle.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port of the SuperLink; free by default.")
+    ] = None,
+    processes: Annotated[bool, typer.Option(help="Every client a process of its own.")] = False,
+    stock_nodes: Annotated[bool, typer.Option(help="Clients as stock Flower SuperNodes.")] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed everything. INSECURE: for tests only.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train with a real local federation: a SuperLink, clients with ledgers, and a server."""
+    from deploy.cluster import Plan, prepare
+    from deploy.live_view import LiveView
+    from deploy.local_run import collect_results, reopen, run_cluster
+    from deploy.nodes import NodeKind
+
+    chosen = parse_mode(mode)
+    if chosen is Mode.NONE and not no_privacy and resume is None:
+        raise ValueError("Mode none protects nothing; say --no-privacy to run it all the same.")
+    if processes and stock_nodes:
+        raise ValueError("Choose one of --processes and --stock-nodes.")
+    started = time.monotonic()
+    if resume is not None:
+        cluster = reopen(resume)
+    else:
+        plan = Plan(
+            clients=clients,
+            data=data,
+            how=partition,
+            alpha=alpha,
+            mode=chosen,
+            p=p if p is not None else 1.0 if chosen is Mode.LOCAL_ONLY else 0.5,
+            q=q,
+            clip_norm=clip_norm,
+            sigma=sigma,
+            epsilon=epsilon,
+            delta=delta,
+            rounds=rounds,
+            rounds_per_invitation=rounds_per_invite or min(10, rounds),
+            model=model,
+            learning_rate=learning_rate,
+            momentum=momentum,
+            evaluate_every=evaluate_every,
+            insecure_seed=seed,
+        )
+        cluster = prepare(plan, out)
+    _announce(cluster.terms.mode, insecure=cluster.insecure)
+    kind = NodeKind.PROCESSES if processes else NodeKind.STOCK if stock_nodes else NodeKind.THREADS
+    with stop_on_signals() as stop:
+        try:
+            with LiveView(cluster, console, quiet=as_json) as view:
+                run_cluster(cluster, kind=kind, port=port, stop=stop, progress=view.update)
+        finally:
+            results = collect_results(cluster, started)
+        interrupted = stop.is_set()
+    if as_json:
+        print_json(results)
+    else:
+        _print_results(results)
+    if interrupted:
+        warn(f"stopped early; go on with: coinflower run --resume {cluster.folder}")
+        raise typer.Exit(130)
+
+
+def _announce(mode: Mode, *, insecure: bool) -> None:
+    if not mode.is_private:
+        warn("NO PRIVACY: mode none protects nothing and charges nothing.")
+    if insecure:
+        warn("INSECURE: coins, samples and noise are seeded; nothing is protected.")
+
+
+def _print_results(results: dict[str, Any]) -> None:
+    budget = "–" if not results["private"] else None
+    print_table(
+        f"Clients after {results['rounds']} rounds (mode {results['mode']})",
+        ["client", "samples", "ε spent", "of budget", "rounds charged", "taken part"],
+        [
+            [
+                row["client"],
+                row["samples"],
+                row["epsilon"] if results["private"] else "no privacy",
+                budget or row["budget"],
+                row["charged_rounds"],
+                row["participated_rounds"],
+            ]
+            for row in results["clients"]
+        ],
+    )
+    accuracy = results["accuracy"]
+    shown = "not measured" if accuracy is None else f"{accuracy:.1%}"
+    console.print(
+        f"Accuracy on the public test set: [bold]{shown}[/bold]   σ = {number(results['sigma'])}, "
+        f"δ = {results['delta']:g}, {results['seconds']:.0f} s"
+    )
+    if results["insecure"]:
+        console.print("INSECURE: this run was seeded; it protects nothing.", style="red")
+    if not results["private"]:
+        console.print("NO PRIVACY: this run protects nothing.", style="red")
+    console.print(f"Results, model, ledgers and policies: {results['out']}", highlight=False)
+
+
+def client(
+    policy: Annotated[Path, typer.Argument(help="The owner's policy (TOML).")],
+    superlink: Annotated[str, typer.Option(help="host:port of the SuperLink.")],
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Plain HTTP; only for a SuperLink on this machine.")
+    ] = False,
+    root_certificates: Annotated[
+        Path | None, typer.Option(help="PEM file of the authority to trust.")
+    ] = None,
+    private_key: Annotated[
+        Path | None, typer.Option(help="This node's key (ssh-keygen -t ecdsa -b 384).")
+    ] = None,
+) -> None:
+    """Join a federation as a data owner and stay until Ctrl-C or SIGTERM."""
+    import torch
+
+    from client.app import app, participant_of
+    from client.node import ResidentNode, load_private_key
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    torch.set_num_threads(1)
+    _open_participant(policy, participant_of)
+    with stop_on_signals() as stop:
+        ResidentNode(
+            superlink,
+            app,
+            stop=stop,
+            node_config={"policy": str(policy.absolute())},
+            insecure=insecure,
+            root_certificates=None if root_certificates is None else root_certificates.read_bytes(),
+            private_key=None if private_key is None else load_private_key(private_key),
+            runtime=0.0,
+        ).run()
+
+
+def _open_participant(policy: Path, participant_of: Any) -> None:
+    """Open policy, data and ledger now, so that what is wrong shows before anybody asks."""
+    from flwr.app import Context, RecordDict
+
+    participant_of(
+        Context(
+            run_id=0,
+            node_id=0,
+            node_config={"policy": str(policy.absolute())},
+            state=RecordDict(),
+            run_config={},
+        )
+    )
+
+
+def server(
+    settings: Annotated[Path, typer.Argument(help="Settings of the run (TOML).")],
+    port: Annotated[int, typer.Option(help="Port of the SuperLink.")] = 8000,
+    folder: Annotated[Path, typer.Option(help="For the SuperLink's logs and files.")] = Path(
+        "superlink"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+) -> None:
+    """Run a SuperLink on this machine's loopback and the parameter server on it."""
+    from dataclasses import replace
+
+    from deploy.local_run import RunFailedError
+    from deploy.run_app import write_app
+    from deploy.superlink import Superlink
+    from server.journal import read_status
+    from server.settings import load_settings, save_settings
+
+    loaded = load_settings(settings)
+    if resume:
+        loaded = replace(loaded, resume=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    effective = folder.absolute() / "settings.toml"
+    save_settings(loaded, effective)
+    app = write_app(
+        folder / "app",
+        serverapp="server.app:app",
+        clientapp="client.app:app",
+        config={"settings": str(effective)},
+    )
+    with stop_on_signals() as stop, Superlink(folder, port=port) as superlink:
+        console.print(f"SuperLink at {superlink.address}; waiting for clients.", highlight=False)
+        run_id = superlink.start_run(app)
+        status = superlink.wait(run_id, timeout=math.inf, stop=stop)
+        if not status.finished:
+            superlink.stop_run(run_id)
+        elif not status.completed:
+            raise RunFailedError(read_status(loaded.state).get("message") or status.details)
+    console.print(f"Done: {loaded.state}", highlight=False)

@@ -1,0 +1,203 @@
+"""A local federation on disk: terms, settings, and a policy and a ledger for every client."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from accounting.calibration import least_sigma
+from accounting.composition import epsilon_after
+from accounting.ledger import Ledger
+from learning import load_data, partition
+from protocol.policy import Share
+from protocol.terms import Mode, Terms
+from server.settings import Settings, save_settings
+
+# A client's budget is what the plan costs, with room for the last digit only.
+_ROOM = 1 + 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What `coinflower run` is asked for.
+
+    Attributes:
+        clients: Number of clients.
+        data: Name or path of the data set that is shared out.
+        how: Partition: equal, writer or dirichlet.
+        alpha: Concentration of the Dirichlet partition.
+        mode: Privacy mode.
+        p: Participation probability.
+        q: Sampling rate.
+        clip_norm: Clip norm.
+        sigma: Noise multiplier; calibrated from ``epsilon`` if None.
+        epsilon: Budget of every client.
+        delta: At this δ.
+        rounds: Number of rounds.
+        rounds_per_invitation: Coins per invitation.
+        model: Model; chosen by image size if None.
+        learning_rate: Step size.
+        momentum: Momentum.
+        evaluate_every: Rounds between two evaluations.
+        insecure_seed: Seeds everything; for tests only.
+    """
+
+    clients: int
+    data: str
+    how: str
+    alpha: float
+    mode: Mode
+    p: float
+    q: float
+    clip_norm: float
+    sigma: float | None
+    epsilon: float
+    delta: float
+    rounds: int
+    rounds_per_invitation: int
+    model: str | None
+    learning_rate: float
+    momentum: float
+    evaluate_every: int
+    insecure_seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A prepared federation in a folder."""
+
+    folder: Path
+    terms: Terms
+    delta: float
+    insecure: bool
+
+    @property
+    def settings(self) -> Path:
+        """The server's settings file."""
+        return self.folder / "settings.toml"
+
+    @property
+    def server(self) -> Path:
+        """The server's state folder."""
+        return self.folder / "server"
+
+    @property
+    def policies(self) -> list[Path]:
+        """The clients' policy files, in order."""
+        count = len(list(self.folder.glob("clients/client-*.toml")))
+        return [self.folder / "clients" / f"client-{index}.toml" for index in range(count)]
+
+    def ledger(self, index: int) -> Path:
+        """The ledger of a client."""
+        return self.folder / "clients" / f"client-{index}.db"
+
+
+def prepare(plan: Plan, folder: Path | None) -> Cluster:
+    """Write everything that the federation needs into a new folder.
+
+    Raises:
+        ValueError: The plan makes no sense, or the folder is in use.
+    """
+    data = load_data(plan.data)
+    shares = partition(
+        data, clients=plan.clients, how=plan.how, seed=plan.insecure_seed or 0, alpha=plan.alpha
+    )
+    sizes = [len(rows) for rows in shares]
+    moment = datetime.now().strftime("%Y%m%d-%H%M%S")
+    experiment = f"run-{moment}-{secrets.token_hex(3)}"
+    terms = _terms(plan, experiment, data.classes, data.train_inputs.shape[1:], max(sizes))
+    folder = folder or Path("runs") / experiment
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty; choose another folder, or --resume {folder}.")
+    cluster = Cluster(
+        folder=folder.absolute(),
+        terms=terms,
+        delta=plan.delta,
+        insecure=plan.insecure_seed is not None,
+    )
+    (cluster.folder / "clients").mkdir(parents=True)
+    (cluster.folder / "terms.json").write_text(json.dumps(terms.to_fields(), indent=1) + "\n")
+    where = str(Path(plan.data).absolute()) if Path(plan.data).exists() else plan.data
+    save_settings(
+        Settings(
+            terms=terms,
+            state=cluster.server,
+            test_data=where,
+            expected_clients=plan.clients,
+            evaluate_every=plan.evaluate_every,
+            patience_seconds=120.0,
+            insecure_seed=plan.insecure_seed,
+        ),
+        cluster.settings,
+    )
+    for index, size in enumerate(sizes):
+        _write_client(cluster, plan, where, index, size)
+    return cluster
+
+
+def _terms(
+    plan: Plan, experiment: str, classes: int, shape: Sequence[int], largest_size: int
+) -> Terms:
+    sigma = plan.sigma
+    scheme = plan.mode.scheme
+    if scheme is None:
+        sigma = 0.0
+    elif sigma is None:
+        sigma = least_sigma(
+            scheme,
+            p=plan.p,
+            q=plan.q,
+            d=largest_size,
+            epsilon=plan.epsilon,
+            delta=plan.delta,
+            rounds=plan.rounds,
+        )
+    return Terms(
+        experiment=experiment,
+        mode=plan.mode,
+        p=plan.p,
+        q=plan.q,
+        clip_norm=plan.clip_norm,
+        noise_multiplier=sigma,
+        rounds=plan.rounds,
+        rounds_per_invitation=plan.rounds_per_invitation,
+        model=plan.model or ("digits" if tuple(shape) == (8, 8) else "paper-cnn"),
+        classes=classes,
+        learning_rate=plan.learning_rate,
+        momentum=plan.momentum,
+    )
+
+
+def _write_client(cluster: Cluster, plan: Plan, data: str, index: int, size: int) -> None:
+    terms = cluster.terms
+    cost = terms.round_cost(size)
+    budget = plan.epsilon
+    if cost is not None and plan.sigma is not None:
+        budget = epsilon_after([(cost, terms.rounds)], plan.delta) * _ROOM
+    share = Share(clients=plan.clients, index=index, how=plan.how, alpha=plan.alpha)
+    policy: dict[str, Any] = {
+        "data_set": f"share-{index}",
+        "data": data,
+        "ledger": f"client-{index}.db",
+        "declared_size": size,
+        "modes": [str(terms.mode)],
+        "largest_p": terms.p,
+        "largest_q": terms.q,
+        "largest_clip_norm": terms.clip_norm,
+        "least_noise_multiplier": terms.noise_multiplier,
+        "models": [terms.model],
+        "budget": {"epsilon": budget, "delta": plan.delta},
+        "share": {**vars(share), "seed": plan.insecure_seed or 0},
+    }
+    if plan.insecure_seed is not None:
+        policy["insecure_seed"] = plan.insecure_seed * 1000 + index
+    path = cluster.folder / "clients" / f"client-{index}.toml"
+    path.write_text(tomli_w.dumps(policy))
+    Ledger.create(cluster.ledger(index), f"share-{index}").close()

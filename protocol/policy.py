@@ -1,0 +1,181 @@
+"""The policy of a data owner: what it allows, written in a TOML file of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from accounting import validation
+from accounting.ledger_entries import Budget
+from protocol.terms import Mode, Terms, parse_mode
+from protocol.toml import read_toml, require_known_keys
+
+
+class Refusal(Enum):
+    """Why a client stays away. All that leaves the client; figures stay in its own log."""
+
+    TERMS = "The terms are not understood here."
+    MODE = "This client does not allow this mode."
+    PARTICIPATION = "The participation probability p is larger than this client allows."
+    SAMPLING = "The sampling rate q is larger than this client allows."
+    CLIPPING = "The clip norm is larger than this client allows."
+    NOISE = "The noise multiplier is smaller than this client allows."
+    BUDGET = "The planned rounds do not fit this client's privacy budget."
+    LEDGER = "This client's ledger is not in order."
+    MODEL = "This client cannot run this model on its data."
+    PAUSED = "The owner has paused this client."
+
+
+class RefusedError(Exception):
+    """The owner's policy does not allow what was asked.
+
+    Attributes:
+        refusal: What may be told to the server.
+    """
+
+    def __init__(self, refusal: Refusal, detail: str) -> None:
+        super().__init__(detail)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """Which part of a public data set plays this client's own data (for trials)."""
+
+    clients: int
+    index: int
+    how: str = "equal"
+    seed: int = 0
+    alpha: float = 0.5
+
+
+BUILT_IN_MODELS = frozenset({"digits", "paper-cnn"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What a data owner allows; nothing weaker is ever agreed to.
+
+    Attributes:
+        data_set: Name of the data set, as its ledger bears it.
+        data: Name or path of the data.
+        ledger: Path of the ledger.
+        declared_size: Public bound on the number of elements, fixed before a run.
+        modes: Modes allowed.
+        largest_p: Largest participation probability.
+        largest_q: Largest sampling rate.
+        largest_clip_norm: Largest clip norm.
+        least_noise_multiplier: Least noise multiplier.
+        budget: What may be lost in all, over all experiments.
+        models: Models that may run here; a name of the form ``package.module:function`` is code
+            of the owner's own, which a server can only call if it is listed.
+        share: Part of a public data set that stands for this client's data.
+        insecure_seed: Makes coins, samples and noise predictable; for tests only.
+    """
+
+    data_set: str
+    data: str
+    ledger: Path
+    declared_size: int
+    modes: frozenset[Mode]
+    largest_p: float
+    largest_q: float
+    largest_clip_norm: float
+    least_noise_multiplier: float
+    budget: Budget
+    models: frozenset[str] = BUILT_IN_MODELS
+    share: Share | None = None
+    insecure_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field once."""
+        validation.require_count("declared_size", self.declared_size, least=1)
+        validation.require_probability("largest_p", self.largest_p)
+        validation.require_probability("largest_q", self.largest_q)
+        if not self.largest_clip_norm > 0:
+            raise ValueError(f"largest_clip_norm = {self.largest_clip_norm} must be above 0.")
+        if not self.least_noise_multiplier >= 0:
+            raise ValueError(
+                f"least_noise_multiplier = {self.least_noise_multiplier} must be at least 0."
+            )
+        if not self.modes:
+            raise ValueError(f"modes is empty; allow at least one of {', '.join(Mode)}.")
+
+    def require(self, terms: Terms) -> None:
+        """Refuse terms that are weaker than this policy.
+
+        Raises:
+            RefusedError: With the reason; its text has the figures and is for the owner only.
+        """
+        if terms.mode not in self.modes:
+            allowed = ", ".join(sorted(self.modes))
+            raise RefusedError(Refusal.MODE, f"mode {terms.mode} is not among {allowed}")
+        if terms.p > self.largest_p:
+            raise RefusedError(Refusal.PARTICIPATION, f"p = {terms.p} > {self.largest_p}")
+        if terms.q > self.largest_q:
+            raise RefusedError(Refusal.SAMPLING, f"q = {terms.q} > {self.largest_q}")
+        if terms.mode.is_private and terms.clip_norm > self.largest_clip_norm:
+            detail = f"clip norm = {terms.clip_norm} > {self.largest_clip_norm}"
+            raise RefusedError(Refusal.CLIPPING, detail)
+        if terms.mode.is_private and terms.noise_multiplier < self.least_noise_multiplier:
+            detail = f"noise multiplier = {terms.noise_multiplier} < {self.least_noise_multiplier}"
+            raise RefusedError(Refusal.NOISE, detail)
+        if terms.model not in self.models:
+            allowed = ", ".join(sorted(self.models))
+            raise RefusedError(Refusal.MODEL, f"model {terms.model!r} is not among {allowed}")
+
+
+_REQUIRED = ("data_set", "data", "ledger", "declared_size", "modes", "least_noise_multiplier")
+_LIMITS = ("largest_p", "largest_q", "largest_clip_norm")
+
+
+def load_policy(path: Path) -> Policy:
+    """Read a policy file; relative paths in it start at its folder.
+
+    Raises:
+        ValueError: Naming the file, the key and what is wrong with it.
+    """
+    table = read_toml(path)
+    where = f"The policy {path}"
+    known = (*_REQUIRED, *_LIMITS, "budget", "models", "share", "insecure_seed")
+    require_known_keys(table, known, (*_REQUIRED, *_LIMITS, "budget"), where)
+    budget = _table(table, "budget", ("epsilon", "delta"), ("epsilon", "delta"), where)
+    share = None
+    if "share" in table:
+        fields = ("clients", "index", "how", "seed", "alpha")
+        share = Share(**_table(table, "share", fields, ("clients", "index"), where))
+    try:
+        return Policy(
+            data_set=str(table["data_set"]),
+            data=_data_location(path.parent, str(table["data"])),
+            ledger=path.parent / str(table["ledger"]),
+            declared_size=table["declared_size"],
+            modes=frozenset(parse_mode(mode) for mode in table["modes"]),
+            largest_p=table["largest_p"],
+            largest_q=table["largest_q"],
+            largest_clip_norm=table["largest_clip_norm"],
+            least_noise_multiplier=table["least_noise_multiplier"],
+            budget=Budget(**budget),
+            models=frozenset(table.get("models", BUILT_IN_MODELS)),
+            share=share,
+            insecure_seed=table.get("insecure_seed"),
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where} cannot be used: {error}") from None
+
+
+def _table(
+    table: dict[str, Any], name: str, known: tuple[str, ...], required: tuple[str, ...], where: str
+) -> dict[str, Any]:
+    inner = table[name]
+    if not isinstance(inner, dict):
+        raise ValueError(f"{where}: [{name}] must be a table.")
+    require_known_keys(inner, known, required, f"{where}, [{name}],")
+    return inner
+
+
+def _data_location(folder: Path, data: str) -> str:
+    """Return a path relative to the policy's folder if there is one, else the name as it is."""
+    return str(folder / data) if (folder / data).exists() else data

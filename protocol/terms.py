@@ -1,0 +1,242 @@
+"""The public terms of an experiment: what every client is asked to agree to."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from accounting import validation
+from accounting.schemes import Certified, OnlyLocalSampling, Scheme, WeakClientSampling
+from protocol.toml import require_known_keys
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Mode(StrEnum):
+    """Who adds the noise, and who sees that a client took part."""
+
+    TRUSTED = "trusted"
+    """The server adds one noise and is trusted with the sums and the coins."""
+    UNTRUSTED = "untrusted"
+    """Every client always answers and adds its own noise; pure noise when it sits out."""
+    QUIET = "quiet"
+    """Every client adds its own noise but speaks only when it takes part, which all can see."""
+    LOCAL_ONLY = "local-only"
+    """Everybody always takes part (p = 1); the server adds the noise."""
+    NONE = "none"
+    """No privacy at all."""
+
+    @property
+    def client_adds_noise(self) -> bool:
+        """Whether noise is added before a message leaves the client."""
+        return self in (Mode.UNTRUSTED, Mode.QUIET)
+
+    @property
+    def server_adds_noise(self) -> bool:
+        """Whether the server is trusted to add the noise."""
+        return self in (Mode.TRUSTED, Mode.LOCAL_ONLY)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether anything is protected."""
+        return self is not Mode.NONE
+
+    @property
+    def answers_always(self) -> bool:
+        """Whether a client answers in every round, whatever its coin says."""
+        return self is Mode.UNTRUSTED
+
+    @property
+    def scheme(self) -> type[Scheme] | None:
+        """The analysis that bounds a round of this mode; None without privacy."""
+        return {
+            Mode.TRUSTED: Certified,
+            Mode.UNTRUSTED: Certified,
+            Mode.QUIET: WeakClientSampling,
+            Mode.LOCAL_ONLY: OnlyLocalSampling,
+            Mode.NONE: None,
+        }[self]
+
+
+def parse_mode(text: str) -> Mode:
+    """Return the mode of that name, or say which there are."""
+    try:
+        return Mode(text)
+    except ValueError:
+        raise ValueError(f"mode = {text!r} is unknown; choose one of {', '.join(Mode)}.") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What an experiment asks of its clients. Public, immutable, and identified by their hash.
+
+    Attributes:
+        experiment: Name of the experiment: letters, digits, dots, dashes, underscores.
+        mode: Who adds noise and who sees participation.
+        p: Participation probability.
+        q: Local sampling rate.
+        clip_norm: Bound on each sample's gradient; infinite only without privacy.
+        noise_multiplier: Noise over clip norm; 0 only without privacy.
+        rounds: How many rounds are planned.
+        rounds_per_invitation: How many coins one invitation asks for.
+        model: Name of the model, installed at the client.
+        classes: Number of classes that it tells apart.
+        learning_rate: Step size of the server.
+        momentum: Momentum of the server.
+    """
+
+    experiment: str
+    mode: Mode
+    p: float
+    q: float
+    clip_norm: float
+    noise_multiplier: float
+    rounds: int
+    model: str
+    classes: int
+    learning_rate: float
+    momentum: float = 0.0
+    rounds_per_invitation: int = 1
+
+    def __post_init__(self) -> None:
+        """Check every field once."""
+        if not isinstance(self.experiment, str) or not _NAME.fullmatch(self.experiment):
+            raise ValueError(
+                f"experiment = {self.experiment!r} must be 1 to 64 letters, digits, dots, dashes "
+                "or underscores and start with a letter or digit."
+            )
+        if not isinstance(self.mode, Mode):
+            raise ValueError(f"mode = {self.mode!r} must be one of {', '.join(Mode)}.")
+        validation.require_probability("p", self.p)
+        validation.require_probability("q", self.q)
+        validation.require_count("rounds", self.rounds, least=1)
+        validation.require_count("classes", self.classes, least=2)
+        validation.require_count("rounds per invitation", self.rounds_per_invitation, least=1)
+        validation.require_positive("learning rate", self.learning_rate)
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum = {self.momentum} must lie in [0, 1).")
+        if not isinstance(self.model, str) or not self.model:
+            raise ValueError("model must name the model to train.")
+        if self.rounds_per_invitation > self.rounds:
+            raise ValueError(
+                f"rounds per invitation = {self.rounds_per_invitation} is more than the "
+                f"{self.rounds} rounds planned."
+            )
+        self._check_noise()
+        if self.mode is Mode.LOCAL_ONLY and self.p != 1:
+            raise ValueError(f"p = {self.p} must be 1 in mode local-only: everybody takes part.")
+
+    def _check_noise(self) -> None:
+        if self.mode.is_private:
+            validation.require_positive("clip norm", self.clip_norm)
+            validation.require_positive("noise multiplier", self.noise_multiplier)
+        elif not self.clip_norm > 0:
+            raise ValueError(f"clip norm = {self.clip_norm} must be above 0.")
+        elif self.noise_multiplier != 0:
+            raise ValueError(
+                f"noise multiplier = {self.noise_multiplier} must be 0 in mode none, which "
+                "protects nothing; choose a private mode to add noise."
+            )
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the noise on each coordinate."""
+        return self.noise_multiplier * self.clip_norm if self.noise_multiplier else 0.0
+
+    def round_cost(self, declared_size: int) -> Scheme | None:
+        """Return what one round costs a client of that size; None without privacy."""
+        kind = self.mode.scheme
+        if kind is None:
+            return None
+        return kind(p=self.p, q=self.q, d=declared_size, noise_multiplier=self.noise_multiplier)
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the terms as plain values, the scheme that charges them included."""
+        scheme = self.mode.scheme.name if self.mode.scheme else "none"
+        fields = {**dataclasses.asdict(self), "mode": str(self.mode), "scheme": scheme}
+        fields["clip_norm"] = self.clip_norm if math.isfinite(self.clip_norm) else "infinite"
+        return fields
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Terms:
+        """Return the terms with these fields; ``scheme`` may be left out, but not be another.
+
+        Raises:
+            ValueError: A missing or unknown field, or a value out of range.
+        """
+        fields = dict(fields)
+        scheme = fields.pop("scheme", None)
+        known = {field.name: field for field in dataclasses.fields(cls)}
+        required = [name for name, field in known.items() if field.default is dataclasses.MISSING]
+        require_known_keys(fields, known, required, "The terms")
+        _check_types(fields)
+        fields["mode"] = parse_mode(fields["mode"])
+        if fields["clip_norm"] == "infinite":
+            fields["clip_norm"] = math.inf
+        terms = cls(**fields)
+        expected = terms.to_fields()["scheme"]
+        if scheme not in (None, expected):
+            raise ValueError(
+                f"Mode {terms.mode} is charged by scheme {expected!r}, not by {scheme!r}."
+            )
+        return terms
+
+    def to_json(self) -> str:
+        """Return the terms as canonical JSON."""
+        return json.dumps(self.to_fields(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Terms:
+        """Return the terms that :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: Not JSON, or not terms.
+        """
+        try:
+            fields = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"The terms are not JSON: {error}.") from None
+        if not isinstance(fields, dict):
+            raise ValueError("The terms must be a JSON object.")
+        return cls.from_fields(fields)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the canonical JSON."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @property
+    def ledger_key(self) -> str:
+        """Name under which a ledger keeps this experiment: other terms are another experiment."""
+        return f"{self.experiment}#{self.hash[:16]}"
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "experiment": (str,),
+    "mode": (str,),
+    "model": (str,),
+    "p": (int, float),
+    "q": (int, float),
+    "clip_norm": (int, float, str),
+    "noise_multiplier": (int, float),
+    "learning_rate": (int, float),
+    "momentum": (int, float),
+    "rounds": (int,),
+    "rounds_per_invitation": (int,),
+    "classes": (int,),
+}
+
+
+def _check_types(fields: dict[str, Any]) -> None:
+    for name, value in fields.items():
+        if isinstance(value, bool) or not isinstance(value, _TYPES[name]):
+            raise ValueError(f"{name} = {value!r} has the wrong type.")
+        if name == "clip_norm" and isinstance(value, str) and value != "infinite":
+            raise ValueError(f"clip_norm = {value!r} must be a number or 'infinite'.")

@@ -1,0 +1,108 @@
+"""The Flower ServerApp: reads its settings, runs the strategy, leaves the model behind.
+
+The run's configuration names a settings file on the server's own machine (``settings = PATH``).
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from safetensors.torch import save as save_model
+
+from learning import (
+    Randomness,
+    SecureRandom,
+    SeededRandom,
+    build_model,
+    evaluate,
+    flatten_parameters,
+    load_data,
+    load_parameters,
+)
+from protocol import messages
+from server.checkpoint import CheckpointFolder, write_atomically
+from server.grid import PromptGrid
+from server.journal import Journal
+from server.settings import Settings, load_settings
+from server.strategy import RandomParticipation, RoundReport
+
+SETTINGS_KEY = "settings"
+MODEL = "model.safetensors"
+
+logger = logging.getLogger("coinflower.server")
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run one experiment."""
+    settings = load_settings(Path(str(context.run_config[SETTINGS_KEY])))
+    journal = Journal(settings.state, insecure=settings.insecure_seed is not None)
+    try:
+        run(grid, settings, journal)
+    except Exception as error:
+        journal.status("failed", message=str(error))
+        raise
+
+
+def run(grid: Grid, settings: Settings, journal: Journal) -> None:
+    """Train as the settings say.
+
+    Raises:
+        ValueError: A checkpoint is there but not to be resumed, or of other terms.
+        TooFewClientsError: Too few clients for too long.
+    """
+    torch.set_num_threads(1)
+    terms = settings.terms
+    checkpoints = CheckpointFolder(settings.state, terms.hash)
+    if checkpoints.exists() and not settings.resume:
+        raise ValueError(
+            f"{settings.state} holds an experiment already; resume it or choose another folder."
+        )
+    checkpoints.used_through()  # refuses a folder of other terms before anything is sent
+    test = load_data(settings.test_data)
+    model = build_model(terms.model, classes=terms.classes)
+    reports: list[RoundReport] = []
+    randomness: Randomness = SecureRandom()
+    if settings.insecure_seed is not None:
+        logger.warning("INSECURE: the noise is seeded.")
+        randomness = SeededRandom(settings.insecure_seed)
+
+    def evaluate_round(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
+        accuracy = None
+        if round_ % settings.evaluate_every == 0 or round_ == terms.rounds:
+            load_parameters(model, arrays[messages.VECTOR].numpy())
+            accuracy = evaluate(model, test.test_inputs, test.test_targets)
+        journal.round(reports[-1], accuracy)
+        journal.status("running", round_=round_)
+        return None if accuracy is None else MetricRecord({"accuracy": accuracy})
+
+    strategy = RandomParticipation(
+        terms,
+        checkpoints=checkpoints,
+        randomness=randomness,
+        least_clients=settings.least_clients,
+        expected_clients=settings.expected_clients,
+        patience_seconds=settings.patience_seconds,
+        report=reports.append,
+    )
+    strategy.summary()
+    journal.status("waiting")
+    initial = ArrayRecord({messages.VECTOR: Array(flatten_parameters(model).numpy())})
+    result = strategy.start(
+        PromptGrid(grid),
+        initial,
+        num_rounds=terms.rounds,
+        timeout=settings.reply_seconds,
+        evaluate_fn=evaluate_round,
+    )
+    load_parameters(model, np.asarray(result.arrays[messages.VECTOR].numpy()))
+    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    write_atomically(settings.state / MODEL, save_model(tensors))
+    journal.status("finished", round_=terms.rounds)

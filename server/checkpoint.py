@@ -1,0 +1,119 @@
+"""The server's memory: weights, momentum and round, and which round numbers are used up."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+Vector = npt.NDArray[np.float32]
+
+_CHECKPOINT = "checkpoint.safetensors"
+_USED_ROUNDS = "used-rounds.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """The state after a round; round 0 is the beginning."""
+
+    weights: Vector
+    velocity: Vector
+    round: int
+
+
+class CheckpointFolder:
+    """Checkpoints of one experiment in a folder; every write is atomic and on disk.
+
+    Args:
+        folder: Where they lie; made if missing.
+        terms_hash: Hash of the terms; a checkpoint of other terms is refused.
+    """
+
+    def __init__(self, folder: Path, terms_hash: str) -> None:
+        self._folder = folder
+        self._terms_hash = terms_hash
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def exists(self) -> bool:
+        """Whether an experiment has begun in this folder."""
+        return (self._folder / _CHECKPOINT).exists() or (self._folder / _USED_ROUNDS).exists()
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write the state after a round."""
+        tensors: dict[str, npt.NDArray[Any]] = {
+            "weights": checkpoint.weights,
+            "velocity": checkpoint.velocity,
+            "round": np.array([checkpoint.round], dtype=np.int64),
+        }
+        content = save_tensors(tensors, metadata={"terms": self._terms_hash})
+        write_atomically(self._folder / _CHECKPOINT, content)
+
+    def load(self) -> Checkpoint | None:
+        """Return the last state, None if there is none yet.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        path = self._folder / _CHECKPOINT
+        if not path.exists():
+            return None
+        try:
+            tensors: dict[str, Any] = load_tensors(path.read_bytes())
+            return Checkpoint(
+                weights=tensors["weights"],
+                velocity=tensors["velocity"],
+                round=int(tensors["round"][0]),
+            )
+        except (SafetensorError, KeyError) as error:
+            raise ValueError(f"The checkpoint {path} is damaged: {error}.") from None
+
+    def use_rounds_through(self, round_: int) -> None:
+        """Record, before any client hears of them, that rounds up to this one are used up."""
+        content = json.dumps({"terms": self._terms_hash, "used_through": round_})
+        write_atomically(self._folder / _USED_ROUNDS, content.encode())
+
+    def used_through(self) -> int:
+        """Return the last round number that any client may have heard of; 0 if none.
+
+        Raises:
+            ValueError: The file is damaged or belongs to other terms.
+        """
+        path = self._folder / _USED_ROUNDS
+        if not path.exists():
+            return 0
+        try:
+            content = json.loads(path.read_text())
+            terms, used = content["terms"], int(content["used_through"])
+        except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+            raise ValueError(
+                f"{path} is damaged; without it rounds might be asked twice."
+            ) from None
+        if terms != self._terms_hash:
+            raise ValueError(
+                f"{self._folder} holds an experiment with other terms; resume with the terms it "
+                "began with, or choose another folder."
+            )
+        return used
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file so that after a crash either the old or the new content is there, whole."""
+    draft = path.with_name(path.name + ".draft")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,181 @@
+"""The prompt grid: Flower's Grid without its pauses.
+
+``HttpGrid.send_and_receive`` sleeps three seconds between two looks, and hands over all replies at
+the end. This one wraps whatever Grid the ServerApp is given, looks often, and hands over replies as
+they come, so that the sum of many gradients never needs more than a few of them in memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
+from flwr.supercore.run import Run
+
+
+class Pending:
+    """Messages that are under way, and the nodes whose reply is still missing.
+
+    Every reply has the node that was *asked* as its ``metadata.src_node_id``. The SuperLink signs
+    the errors it makes on behalf of a node with its own id; they are put right here.
+    """
+
+    def __init__(self, grid: Grid, messages: list[Message], batch: int) -> None:
+        self._grid = grid
+        self._batch = batch
+        self._nodes: dict[str, int] = {}
+        self._refused: list[Message] = []
+        # Flower looks at them twice, so they must not be a generator; and refuses an empty list.
+        message_ids = list(grid.push_messages(messages)) if messages else []
+        if len(message_ids) != len(messages):
+            raise RuntimeError("the SuperLink refused the messages as too large to push at once")
+        for message, message_id in zip(messages, message_ids, strict=True):
+            if message_id:
+                self._nodes[message_id] = message.metadata.dst_node_id
+            else:
+                error = Error(ErrorCode.NODE_UNAVAILABLE, "The node is not registered any more.")
+                self._refused.append(Message(error, reply_to=message))
+
+    @property
+    def outstanding(self) -> frozenset[int]:
+        """The nodes whose reply is still missing."""
+        refused = (reply.metadata.src_node_id for reply in self._refused)
+        return frozenset(self._nodes.values()) | frozenset(refused)
+
+    def poll(self) -> list[Message]:
+        """The replies, normal ones and errors, that have come; returns at once.
+
+        Asks for a few messages at a time, in turn, so that never more than a few replies are held.
+        """
+        if self._refused:
+            refused, self._refused = self._refused, []
+            return refused
+        asked = list(self._nodes)[: self._batch]
+        if not asked:
+            return []
+        replies = list(self._grid.pull_messages(asked))
+        for message_id in asked:
+            self._nodes[message_id] = self._nodes.pop(message_id)
+        return [reply for reply in replies if self._attribute(reply)]
+
+    def _attribute(self, reply: Message) -> bool:
+        node_id = self._nodes.pop(reply.metadata.reply_to_message_id, None)
+        if node_id is not None:
+            reply.metadata.__dict__["_src_node_id"] = node_id
+        return node_id is not None
+
+
+class PromptGrid(Grid):
+    """A Grid that looks for replies often.
+
+    Args:
+        grid: The Grid that the ServerApp was given.
+        poll_interval: Seconds between two looks that found nothing.
+        batch: Most replies that one look takes into memory.
+        object_patience: Seconds to wait for the content of a reply that was announced; the client
+            may have died while it uploaded, or have a slow line.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        poll_interval: float = 0.05,
+        batch: int = 8,
+        object_patience: float = 20.0,
+    ) -> None:
+        self._grid = grid
+        self._poll_interval = poll_interval
+        self._batch = batch
+        # A reply is announced before its content is uploaded, and whoever looks promptly often
+        # comes between the two. Flower then sleeps for a second, and waits for minutes if the
+        # client died. It offers no parameter for it but these defaults.
+        cast(dict[str, Any], pull_objects.__kwdefaults__).update(
+            initial_backoff=0.01, backoff_cap=0.5, max_time=object_patience
+        )
+
+    def set_run(self, run: Run) -> None:
+        """Set the run, as ``Grid`` does."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """Run information."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message, as ``Grid`` does."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Ids of the nodes that are online, or were until their heartbeat stopped just now."""
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """The same nodes, with what is known of them."""
+        return self._grid.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Push messages and return their ids."""
+        return self._grid.push_messages(list(messages))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull the replies to some messages that are there by now."""
+        return self._grid.pull_messages(message_ids)
+
+    def push(self, messages: Iterable[Message]) -> Pending:
+        """Send messages without waiting; ask the result for replies whenever convenient.
+
+        The messages live as long as their ``ttl``, by default twelve hours.
+        """
+        return Pending(self._grid, list(messages), self._batch)
+
+    def send_and_collect(
+        self, messages: Iterable[Message], timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Send messages and yield each reply, normal or error, as soon as it is there.
+
+        Ends when every message has a reply or the time has passed. Messages then expire at the
+        SuperLink as well (their ``ttl`` is cut to ``timeout``): a node that comes back later is not
+        asked, and does not pay, for a round that is over.
+        """
+        messages = list(messages)
+        if timeout is not None:
+            for message in messages:
+                message.metadata.ttl = min(message.metadata.ttl, timeout)
+        pending = self.push(messages)
+        del messages
+        yield from self.collect(pending, timeout)
+
+    def collect(self, pending: Pending, timeout: float | None = None) -> Iterator[Message]:
+        """Yield each missing reply as soon as it is there, until all came or the time passed."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while pending.outstanding:
+            replies = pending.poll()
+            nothing = not replies
+            while replies:
+                # Taken off the list, so that the caller's is the only reference.
+                yield replies.pop(0)
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            if nothing:
+                time.sleep(self._poll_interval)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and return all replies, as ``Grid`` does."""
+        return list(self.send_and_collect(messages, timeout))

@@ -1,0 +1,105 @@
+"""Invitations: the coins of blocks of rounds, asked for one block ahead."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from flwr.app import Message
+
+from protocol import messages
+from protocol.terms import Terms
+from server.checkpoint import CheckpointFolder
+from server.grid import Pending, PromptGrid
+from server.roster import Roster, question
+
+logger = logging.getLogger("coinflower.server")
+
+
+@dataclass(kw_only=True)
+class _Block:
+    """The rounds of one invitation and the coins that have come in for them."""
+
+    first: int
+    count: int
+    pending: Pending
+    coins: dict[int, list[bool]] = field(default_factory=dict)
+
+    def covers(self, round_: int) -> bool:
+        return self.first <= round_ < self.first + self.count
+
+    def note(self, reply: Message) -> None:
+        node = reply.metadata.src_node_id
+        coins: object = None
+        if not reply.has_error() and messages.ANSWER in reply.content.config_records:
+            coins = reply.content.config_records[messages.ANSWER].get(messages.COINS)
+        if isinstance(coins, list) and len(coins) == self.count:
+            booleans = [coin for coin in coins if isinstance(coin, bool)]
+            if len(booleans) == self.count:
+                self.coins[node] = booleans
+                return
+        logger.warning("Client %d gave no coins for round %d on.", node, self.first)
+
+
+class Invitations:
+    """Asks the roster's clients for their coins and keeps the answers.
+
+    Args:
+        grid: How to reach them.
+        terms: The public terms.
+        roster: Who is there.
+        checkpoints: Where used-up rounds are recorded before anybody hears of them.
+        reply_seconds: How long clients may take to answer.
+    """
+
+    def __init__(
+        self,
+        grid: PromptGrid,
+        terms: Terms,
+        roster: Roster,
+        checkpoints: CheckpointFolder,
+        reply_seconds: float,
+    ) -> None:
+        self._grid = grid
+        self._terms = terms
+        self._roster = roster
+        self._checkpoints = checkpoints
+        self._reply_seconds = reply_seconds
+        self._block: _Block | None = None
+
+    def coins(self, round_: int) -> dict[int, bool]:
+        """Return the coins of a round by client; waits in the first round of a block only."""
+        if self._block is None or not self._block.covers(round_):
+            self._block = self._invite(round_)
+        block = self._block
+        if round_ == block.first:
+            for reply in self._grid.collect(block.pending, self._reply_seconds):
+                block.note(reply)
+            self._roster.went_silent(block.pending.outstanding)
+        else:
+            for reply in block.pending.poll():
+                block.note(reply)
+        return {node: coins[round_ - block.first] for node, coins in block.coins.items()}
+
+    def invite_ahead(self, round_: int) -> None:
+        """In the last round of a block, send the next block's invitations on their way."""
+        following = round_ + 1
+        if self._block is None or self._block.covers(following):
+            return
+        if following <= self._terms.rounds:
+            self._block = self._invite(following)
+
+    def _invite(self, first: int) -> _Block:
+        count = min(self._terms.rounds_per_invitation, self._terms.rounds - first + 1)
+        self._checkpoints.use_rounds_through(first + count - 1)
+        content = question(self._terms, {messages.ROUND: first, messages.COUNT: count})
+        pending = self._grid.push(
+            Message(
+                content,
+                dst_node_id=node,
+                message_type=f"query.{messages.INVITE}",
+                ttl=self._reply_seconds,
+            )
+            for node in self._roster.present
+        )
+        return _Block(first=first, count=count, pending=pending)

@@ -1,0 +1,56 @@
+"""What a run leaves behind as it goes: a line of metrics a round, and where it stands."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from server.checkpoint import write_atomically
+from server.strategy import RoundReport
+
+METRICS = "metrics.jsonl"
+STATUS = "status.json"
+
+
+class Journal:
+    """Files in the server's folder that others follow.
+
+    Args:
+        folder: The server's state folder.
+        insecure: Whether anything of the run is seeded; stamped on every line.
+    """
+
+    def __init__(self, folder: Path, *, insecure: bool) -> None:
+        self._folder = folder
+        self._stamp: dict[str, Any] = {"insecure": True} if insecure else {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def status(self, state: str, *, round_: int = 0, message: str = "") -> None:
+        """Say where the run stands: waiting, running, finished or failed."""
+        content = {"state": state, "round": round_, "message": message, **self._stamp}
+        write_atomically(self._folder / STATUS, json.dumps(content).encode())
+
+    def round(self, report: RoundReport, accuracy: float | None) -> None:
+        """Add a round."""
+        line = {**dataclasses.asdict(report), "accuracy": accuracy, **self._stamp}
+        with (self._folder / METRICS).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the rounds that a run has played so far."""
+    path = folder / METRICS
+    if not path.exists():
+        return []
+    lines = path.read_text().split("\n")
+    # The last piece is empty, or a line that is just being written.
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """Return where the run stands; empty before it has begun."""
+    path = folder / STATUS
+    status: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return status

@@ -1,0 +1,124 @@
+"""Who is in the experiment: nodes that enrolled, refused, or have not been heard of."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from protocol import messages
+from protocol.terms import Terms
+from server.grid import Pending, PromptGrid
+
+logger = logging.getLogger("coinflower.server")
+
+_LOOK_SECONDS = 1.0
+_ASK_AGAIN_SECONDS = 5.0
+
+
+def question(terms: Terms, fields: dict[str, int] | None = None) -> RecordDict:
+    """Return the content of a message that carries the terms; clients remember nothing."""
+    return RecordDict(
+        {messages.ASK: ConfigRecord({messages.TERMS: terms.to_json(), **(fields or {})})}
+    )
+
+
+class Roster:
+    """The nodes of a grid, and what they said to the terms.
+
+    Args:
+        grid: How to reach them.
+        terms: What they are asked to agree to.
+        reply_seconds: How long they may take to answer.
+    """
+
+    def __init__(self, grid: PromptGrid, terms: Terms, reply_seconds: float) -> None:
+        self._grid = grid
+        self._terms = terms
+        self._reply_seconds = reply_seconds
+        self._declared: dict[int, int] = {}
+        self._refusals: dict[int, str] = {}
+        self._online: set[int] = set()
+        self._silent: set[int] = set()
+        self._asked_at: dict[int, float] = {}
+        self._pending: list[Pending] = []
+        self._looked_at = 0.0
+
+    @property
+    def present(self) -> dict[int, int]:
+        """Declared sizes of the enrolled nodes that are there."""
+        return {
+            node: size
+            for node, size in self._declared.items()
+            if node in self._online and node not in self._silent
+        }
+
+    @property
+    def refusals(self) -> dict[int, str]:
+        """What the nodes that stay away said."""
+        return dict(self._refusals)
+
+    def refresh(self) -> None:
+        """Look who is there and ask those that have not answered; returns at once."""
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = now
+            self._online = set(self._grid.get_node_ids())
+            self._ask(now)
+        for pending in self._pending:
+            for reply in pending.poll():
+                self._note(reply)
+        self._pending = [pending for pending in self._pending if pending.outstanding]
+
+    def went_silent(self, nodes: Iterable[int]) -> None:
+        """Do not count on these nodes until they answer again."""
+        for node in nodes:
+            logger.warning("Client %d did not answer in time; going on without it.", node)
+            self._silent.add(node)
+
+    def _ask(self, now: float) -> None:
+        unknown = self._online - self._declared.keys() - self._refusals.keys()
+        due = [
+            node
+            for node in unknown | (self._silent & self._online)
+            if now - self._asked_at.get(node, -_ASK_AGAIN_SECONDS) >= _ASK_AGAIN_SECONDS
+        ]
+        if not due:
+            return
+        self._asked_at.update(dict.fromkeys(due, now))
+        self._pending.append(
+            self._grid.push(
+                Message(
+                    question(self._terms),
+                    dst_node_id=node,
+                    message_type=f"query.{messages.ENROL}",
+                    ttl=self._reply_seconds,
+                )
+                for node in due
+            )
+        )
+
+    def _note(self, reply: Message) -> None:
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            logger.warning("Client %d could not enrol (error %d).", node, reply.error.code)
+            return
+        try:
+            answer = reply.content.config_records[messages.ANSWER]
+            enrolled, size = answer[messages.ENROLLED], answer[messages.DECLARED_SIZE]
+            reason = str(answer[messages.REASON])
+        except KeyError:
+            logger.warning("Client %d answered something else than asked.", node)
+            return
+        if enrolled is True and isinstance(size, int) and size > 0:
+            if node not in self._declared:
+                logger.info("Client %d enrolled with declared size %d.", node, size)
+            # Fixed for the run, so that one element more or less does not change the scale.
+            self._declared.setdefault(node, size)
+            self._silent.discard(node)
+            self._refusals.pop(node, None)
+        else:
+            logger.warning("Client %d stays away: %s", node, reason)
+            self._refusals[node] = reason

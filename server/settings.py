@@ -1,0 +1,80 @@
+"""What the parameter server is told to do: the terms, and what concerns the server alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from accounting import validation
+from protocol.terms import Terms
+from protocol.toml import read_toml, require_known_keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A run of the server.
+
+    Attributes:
+        terms: The public terms.
+        state: Folder for checkpoint, metrics and the final model.
+        test_data: Name or path of a *public* data set whose test part measures accuracy.
+        least_clients: Fewest available clients for a round.
+        expected_clients: The first round waits a little until so many have enrolled or refused.
+        patience_seconds: How long to wait for them before giving up.
+        reply_seconds: How long a client may take to answer.
+        evaluate_every: Rounds between two measurements of accuracy.
+        resume: Go on from the checkpoint in ``state``.
+        insecure_seed: Makes the noise predictable; for tests only.
+    """
+
+    terms: Terms
+    state: Path
+    test_data: str
+    least_clients: int = 1
+    expected_clients: int = 1
+    patience_seconds: float = 300.0
+    reply_seconds: float = 60.0
+    evaluate_every: int = 5
+    resume: bool = False
+    insecure_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field once."""
+        validation.require_count("least_clients", self.least_clients, least=1)
+        validation.require_count("expected_clients", self.expected_clients, least=1)
+        validation.require_count("evaluate_every", self.evaluate_every, least=1)
+        validation.require_positive("patience_seconds", self.patience_seconds)
+        validation.require_positive("reply_seconds", self.reply_seconds)
+
+
+def save_settings(settings: Settings, path: Path) -> None:
+    """Write the settings as TOML."""
+    table: dict[str, Any] = {
+        key: value
+        for key, value in vars(settings).items()
+        if value is not None and key not in ("terms", "state")
+    }
+    table["state"] = str(settings.state.absolute())
+    table["terms"] = settings.terms.to_fields()
+    path.write_text(tomli_w.dumps(table))
+
+
+def load_settings(path: Path) -> Settings:
+    """Read what :func:`save_settings` wrote.
+
+    Raises:
+        ValueError: Naming the file, the key and what is wrong with it.
+    """
+    table = read_toml(path)
+    where = f"The settings {path}"
+    known = [field.name for field in dataclasses.fields(Settings)]
+    require_known_keys(table, known, ("terms", "state", "test_data"), where)
+    try:
+        terms = Terms.from_fields(table.pop("terms"))
+        return Settings(terms=terms, state=Path(table.pop("state")), **table)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where} cannot be used: {error}") from None

@@ -1,0 +1,280 @@
+"""DP-SGD with random participation as a Flower strategy (the paper's Algorithm 1).
+
+Round by round: the coins of a block of rounds come in by invitation, the model goes to those whose
+coin said yes (to all in mode ``untrusted``), their sums are added up as they arrive, noise is
+added, the total is scaled by 1/(p·q·Σd) over the available clients, and SGD with momentum steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from learning import Randomness, noisy_mean, sgd_step
+from protocol import messages
+from protocol.terms import Terms
+from server.aggregation import RunningSum
+from server.checkpoint import Checkpoint, CheckpointFolder
+from server.grid import PromptGrid
+from server.invitations import Invitations
+from server.roster import Roster, question
+
+logger = logging.getLogger("coinflower.server")
+
+_WAIT_SECONDS = 0.05
+_GATHER_SECONDS = 10.0
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class TooFewClientsError(RuntimeError):
+    """Not enough clients were there for too long; the message says how many and how long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundReport:
+    """What the server may know of a round; nothing of it depends on clients' data."""
+
+    round: int
+    available: int
+    participants: int
+    answered: int
+    dropped: int
+    expected_batch: float
+    seconds: float
+    received_bytes: int
+
+
+class RandomParticipation(Strategy):
+    """The parameter server.
+
+    Args:
+        terms: The public terms.
+        checkpoints: Where the state lives; also the source of the next unused round.
+        randomness: Where central noise comes from.
+        least_clients: Fewest available clients for a round.
+        expected_clients: The first round waits a little until so many have answered.
+        patience_seconds: How long to wait for the least number.
+        report: Called after every round.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        *,
+        checkpoints: CheckpointFolder,
+        randomness: Randomness,
+        least_clients: int = 1,
+        expected_clients: int = 1,
+        patience_seconds: float = 300.0,
+        report: Callable[[RoundReport], None] = lambda _: None,
+    ) -> None:
+        self._terms = terms
+        self._checkpoints = checkpoints
+        self._randomness = randomness
+        self._least = least_clients
+        self._expected = max(expected_clients, least_clients)
+        self._patience = patience_seconds
+        self._report = report
+        self._reply_seconds = 60.0
+        self._state = Checkpoint(weights=np.zeros(0, "f4"), velocity=np.zeros(0, "f4"), round=0)
+        self._asked: dict[int, int] = {}
+        self._available: dict[int, int] = {}
+        self._roster: Roster | None = None
+        self._invitations: Invitations | None = None
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run from the first unused round to the last; see Flower's ``Strategy.start``.
+
+        Args:
+            grid: The grid of the ServerApp.
+            initial_arrays: The model to begin with; a checkpoint takes precedence.
+            num_rounds: Last round; never beyond the terms.
+            timeout: Seconds that a client may take to answer.
+            train_config: Not used: what clients need is in the terms.
+            evaluate_config: Not used: clients never evaluate.
+            evaluate_fn: Measures a model on public data; called after every round.
+
+        Returns:
+            The final model.
+
+        Raises:
+            TooFewClientsError: Too few clients for longer than the patience.
+        """
+        del train_config, evaluate_config
+        prompt = grid if isinstance(grid, PromptGrid) else PromptGrid(grid)
+        self._reply_seconds = timeout
+        self._roster = Roster(prompt, self._terms, timeout)
+        self._invitations = Invitations(
+            prompt, self._terms, self._roster, self._checkpoints, timeout
+        )
+        self._restore(initial_arrays)
+        self._await_clients(self._roster, first_time=True)
+        result = Result()
+        last = min(num_rounds, self._terms.rounds)
+        first = max(self._state.round, self._checkpoints.used_through()) + 1
+        for round_ in range(first, last + 1):
+            self._roster.refresh()
+            self._await_clients(self._roster)
+            self._play(round_, prompt)
+            if evaluate_fn is not None:
+                evaluate_fn(round_, self._arrays())
+        result.arrays = self._arrays()
+        return result
+
+    def _play(self, round_: int, grid: PromptGrid) -> None:
+        assert self._roster is not None
+        assert self._invitations is not None
+        started = time.monotonic()
+        pending = grid.push(self.configure_train(round_, self._arrays(), ConfigRecord(), grid))
+        if not self._terms.mode.answers_always:
+            self._invitations.invite_ahead(round_)
+        received = self._add_up(grid.collect(pending, self._reply_seconds))
+        self._roster.went_silent(pending.outstanding)
+        if self._terms.mode.answers_always:
+            self._available = {node: self._asked[node] for node in received.answered}
+        if len(self._available) >= self._least:
+            self._step(round_, received)
+        else:
+            logger.warning("Round %d had too few available clients; no step.", round_)
+        self._report(
+            RoundReport(
+                round=round_,
+                available=len(self._available),
+                participants=len(self._asked),
+                answered=len(received.answered),
+                dropped=len(received.dropped),
+                expected_batch=self._expected_batch(),
+                seconds=time.monotonic() - started,
+                received_bytes=received.received_bytes,
+            )
+        )
+
+    def _expected_batch(self) -> float:
+        share = self._terms.p if self._terms.mode.answers_always else 1.0
+        return share * self._terms.q * sum(self._asked.values())
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages of a round: the model, to those whose coin said yes.
+
+        Rounds are used up on disk before anybody hears of them.
+        """
+        del config, grid
+        assert self._roster is not None
+        assert self._invitations is not None
+        if self._terms.mode.answers_always:
+            self._checkpoints.use_rounds_through(server_round)
+            self._available = self._asked = self._roster.present
+        else:
+            coins = self._invitations.coins(server_round)
+            sizes = self._roster.present
+            self._available = {node: sizes[node] for node in coins if node in sizes}
+            self._asked = {node: size for node, size in self._available.items() if coins[node]}
+        content = question(self._terms, {messages.ROUND: server_round})
+        content[messages.WEIGHTS] = arrays
+        return [
+            Message(
+                content,
+                dst_node_id=node,
+                message_type=f"train.{messages.GRADIENT}",
+                ttl=self._reply_seconds,
+            )
+            for node in self._asked
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Add up the replies as they come, add noise, scale and step."""
+        self._step(server_round, self._add_up(replies))
+        return self._arrays(), None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return nothing: clients never evaluate, for accuracy on their data would leak it."""
+        del server_round, arrays, config, grid
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return nothing; see :meth:`configure_evaluate`."""
+        del server_round, replies
+        return None
+
+    def summary(self) -> None:
+        """Log the terms."""
+        logger.info("Terms %s: %s", self._terms.hash[:16], self._terms.to_json())
+
+    def _restore(self, initial: ArrayRecord) -> None:
+        saved = self._checkpoints.load()
+        if saved is None:
+            weights = initial[messages.VECTOR].numpy().astype(np.float32)
+            saved = Checkpoint(weights=weights, velocity=np.zeros_like(weights), round=0)
+            self._checkpoints.save(saved)
+        self._state = saved
+
+    def _arrays(self) -> ArrayRecord:
+        return ArrayRecord({messages.VECTOR: Array(self._state.weights)})
+
+    def _await_clients(self, roster: Roster, *, first_time: bool = False) -> None:
+        """Return once enough clients are there; the first time, give the others a little time."""
+        started = time.monotonic()
+        while True:
+            roster.refresh()
+            waited = time.monotonic() - started
+            heard = len(roster.present) + len(roster.refusals)
+            gathered = heard >= self._expected or waited > _GATHER_SECONDS or not first_time
+            if len(roster.present) >= self._least and gathered:
+                return
+            if waited > self._patience:
+                why = "; ".join(sorted(set(roster.refusals.values())))
+                raise TooFewClientsError(
+                    f"Only {len(roster.present)} of at least {self._least} clients were there for "
+                    f"{self._patience:g} s, so the run stops." + (f" Refusals: {why}" * bool(why))
+                )
+            time.sleep(_WAIT_SECONDS)
+
+    def _add_up(self, replies: Iterable[Message]) -> RunningSum:
+        received = RunningSum(self._state.weights.size, self._asked)
+        for reply in replies:
+            received.add(reply)
+        return received
+
+    def _step(self, round_: int, received: RunningSum) -> None:
+        size = self._state.weights.size
+        std = self._terms.noise_std if self._terms.mode.server_adds_noise else 0.0
+        gradient = noisy_mean(
+            received.total,
+            self._randomness.normal(size, std),
+            p=self._terms.p,
+            q=self._terms.q,
+            declared_total=sum(self._available.values()),
+        )
+        weights, velocity = sgd_step(
+            self._state.weights,
+            self._state.velocity,
+            gradient,
+            learning_rate=self._terms.learning_rate,
+            momentum=self._terms.momentum,
+        )
+        self._state = Checkpoint(weights=weights, velocity=velocity, round=round_)
+        self._checkpoints.save(self._state)

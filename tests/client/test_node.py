@@ -1,0 +1,421 @@
+"""The resident node against real SuperLinks, and its loop against a scripted connection."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, RecordDict
+from flwr.app.message import make_message
+from flwr.clientapp import ClientApp
+from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+import client.node
+from client.company import Company
+from client.link import ForgottenError, UnreachableError
+from client.node import FAILURE_REASON, ResidentNode, load_private_key
+from deploy.run_app import write_app
+from deploy.superlink import Superlink, TlsFiles
+
+SECRET = "the value of patient 17 is 42"
+RUNTIME = 0.25
+
+SERVER = """
+import json, time
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+from server.grid import PromptGrid
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    grid = PromptGrid(grid)
+    while len(nodes := list(grid.get_node_ids())) < context.run_config["nodes"]:
+        time.sleep(0.05)
+    found = {}
+    for kind in ("query.invite", "train.gradient", "train.fail", "query.nothing"):
+        weights = np.arange(200_000, dtype=np.float32)
+        content = RecordDict({
+            "weights": ArrayRecord({"w": Array(weights)}), "config": ConfigRecord({"kind": kind})
+        })
+        messages = [Message(content, node, kind) for node in nodes]
+        started = time.monotonic()
+        found[kind] = []
+        for reply in grid.send_and_collect(messages, 30):
+            assert reply.metadata.src_node_id in nodes
+            if reply.has_error():
+                found[kind].append([reply.error.code, reply.error.reason])
+            else:
+                echo = reply.content["weights"]["w"].numpy()
+                state = reply.content["config"]["state"]
+                found[kind].append([bool(np.array_equal(echo, weights + 1)), state])
+        found[kind].append(time.monotonic() - started)
+    with open(context.run_config["out"], "w") as file:
+        json.dump(found, file)
+"""
+
+
+def echo_app() -> ClientApp:
+    app = ClientApp()
+
+    def echo(message: Message, context: Context) -> Message:
+        seen = context.state.config_records.get("seen", ConfigRecord({"count": 0}))
+        context.state["seen"] = ConfigRecord({"count": int(str(seen["count"])) + 1})
+        weights = message.content.array_records["weights"]["w"].numpy() + np.float32(1)
+        answer = {
+            "weights": ArrayRecord({"w": Array(weights)}),
+            "config": ConfigRecord(
+                {"state": f"{context.node_config['name']} {context.state['seen']['count']}"}
+            ),
+        }
+        return Message(RecordDict(answer), reply_to=message)
+
+    app.query("invite")(echo)
+    app.train("gradient")(echo)
+
+    @app.train("fail")
+    def fail(message: Message, context: Context) -> Message:
+        raise ValueError(SECRET)
+
+    return app
+
+
+@contextlib.contextmanager
+def running(*nodes: ResidentNode, stop: threading.Event) -> Iterator[None]:
+    threads = [threading.Thread(target=node.run) for node in nodes]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(5)
+            assert not thread.is_alive()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> float:
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < seconds, "waited in vain"
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What a server saw in a run over three resident nodes."""
+    directory = tmp_path_factory.mktemp("run")
+    stop, company = threading.Event(), Company()
+    with Superlink(directory) as superlink:
+        nodes = [
+            ResidentNode(
+                superlink.address,
+                echo_app(),
+                stop=stop,
+                insecure=True,
+                node_config={"name": f"node{index}"},
+                runtime=RUNTIME,
+                company=company,
+            )
+            for index in range(3)
+        ]
+        out = directory / "out.json"
+        app = write_app(
+            directory / "app",
+            serverapp="toy_server:app",
+            clientapp="nowhere:app",
+            config={"nodes": 3, "out": str(out)},
+        )
+        (app / "toy_server.py").write_text(SERVER)
+        with running(*nodes, stop=stop):
+            run_id = superlink.start_run(app)
+            status = superlink.wait(run_id, timeout=60)
+            assert status.completed, superlink.run_log(run_id)
+            found: dict[str, Any] = json.loads(out.read_text())
+            runs = superlink._client().ListRuns(ListRunsRequest(run_id=run_id)).run_dict
+            found["runtime"] = runs[run_id].clientapp_runtime
+            wait_until(lambda: len(superlink.online_nodes()) == 3, 1)
+            started = time.monotonic()
+        found["stop"] = time.monotonic() - started
+        found["left"] = superlink.online_nodes()
+        yield found
+
+
+def test_three_nodes_answer_with_their_own_config_and_state(outcome: dict[str, Any]) -> None:
+    assert sorted(outcome["query.invite"][:-1]) == [[True, f"node{i} 1"] for i in range(3)]
+    assert sorted(outcome["train.gradient"][:-1]) == [[True, f"node{i} 2"] for i in range(3)]
+
+
+def test_a_round_trip_takes_no_three_second_naps(outcome: dict[str, Any]) -> None:
+    assert outcome["train.gradient"][-1] < 2.5
+
+
+def test_a_handler_that_raises_tells_the_server_nothing(outcome: dict[str, Any]) -> None:
+    assert outcome["train.fail"][:-1] == [[2, FAILURE_REASON]] * 3
+    assert "patient" not in json.dumps(outcome)
+
+
+def test_an_unknown_message_type_gets_the_same_error(outcome: dict[str, Any]) -> None:
+    assert outcome["query.nothing"][:-1] == [[2, FAILURE_REASON]] * 3
+
+
+def test_every_reply_states_the_same_runtime(outcome: dict[str, Any]) -> None:
+    assert outcome["runtime"] == pytest.approx(12 * RUNTIME)
+
+
+def test_stopping_is_prompt_and_signs_the_nodes_off(outcome: dict[str, Any]) -> None:
+    assert outcome["stop"] < 2
+    assert outcome["left"] == []
+
+
+def _kill_superlink(superlink: Superlink) -> None:
+    needle = f"--port\0{superlink.port}\0".encode()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+            if needle in command and b"guard.py" not in command:
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def test_a_node_waits_for_its_superlink_and_survives_its_death(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    stop = threading.Event()
+    first = Superlink(tmp_path / "first")
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    node = ResidentNode(
+        first.address, echo_app(), stop=stop, insecure=True, max_backoff=1.0, heartbeat_interval=10
+    )
+    with running(node, stop=stop):
+        sentence = f"The SuperLink at {first.address} cannot be reached"
+        wait_until(lambda: sentence in caplog.text, 10)
+        with first:
+            wait_until(lambda: len(first.online_nodes()) == 1, 10)
+            known_as = node.node_id
+            caplog.clear()
+            _kill_superlink(first)
+            wait_until(lambda: sentence in caplog.text, 10)
+        with Superlink(tmp_path / "second", port=first.port) as second:
+            wait_until(lambda: len(second.online_nodes()) == 1, 10)
+            assert second.online_nodes() == [node.node_id]
+            assert node.node_id != known_as
+
+
+def test_a_silent_network_is_reported_and_does_not_delay_the_stop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stop = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        node = ResidentNode(address, echo_app(), stop=stop, insecure=True)
+        with running(node, stop=stop):
+            wait_until(lambda: "cannot be reached" in caplog.text, 10)
+            started = time.monotonic()
+        assert time.monotonic() - started < 2
+
+
+def _certificates(directory: Path) -> TlsFiles:
+    """A certificate for 127.0.0.1 that signs itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "SuperLink")])
+    moment = datetime.datetime.now(datetime.UTC)
+    here = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(moment - datetime.timedelta(hours=1))
+        .not_valid_after(moment + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([here]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = directory / "certificate.pem"
+    pem.write_bytes(certificate.public_bytes(Encoding.PEM))
+    secret = directory / "key.pem"
+    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return TlsFiles(ca=pem, certificate=pem, key=secret)
+
+
+def _node_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    key = ec.generate_private_key(ec.SECP384R1())
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    return load_private_key(path)
+
+
+def test_a_registered_key_joins_over_tls_and_an_unknown_key_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop = threading.Event()
+    tls = _certificates(tmp_path)
+    known, unknown = _node_key(tmp_path / "known"), _node_key(tmp_path / "unknown")
+    with Superlink(tmp_path, tls=tls, authenticate_nodes=True) as superlink:
+        request = RegisterNodeRequest(public_key=public_key_to_bytes(known.public_key()))
+        node_id = superlink._client().RegisterNode(request).node_id
+        nodes = [
+            ResidentNode(
+                superlink.address,
+                echo_app(),
+                stop=stop,
+                root_certificates=tls.ca.read_bytes(),
+                private_key=key,
+            )
+            for key in (known, unknown)
+        ]
+        with running(*nodes, stop=stop):
+            wait_until(lambda: superlink.online_nodes() == [node_id], 10)
+            wait_until(lambda: "does not accept this node" in caplog.text, 10)
+        assert superlink.online_nodes() == []
+
+
+class ScriptedLink:
+    """Hands out messages, and fails as the script says."""
+
+    def __init__(self, messages: list[Message], failures: list[Exception] | None = None) -> None:
+        self.messages = messages
+        self.failures = failures or []
+        self.joined = 0
+        self.replies: list[tuple[Message, float]] = []
+        self.confirmed: list[str] = []
+
+    def __call__(self, *_: object, **__: object) -> ScriptedLink:
+        return self
+
+    def join(self) -> int:
+        self.joined += 1
+        return 7
+
+    def poll(self) -> tuple[Message, ObjectTree] | None:
+        return (self.messages.pop(0), ObjectTree()) if self.messages else None
+
+    def fetch(self, *_: object) -> RecordDict:
+        return RecordDict({"weights": ArrayRecord({"w": Array(np.zeros(1, np.float32))})})
+
+    def reply(self, reply: Message, runtime: float) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.replies.append((reply, runtime))
+
+    def confirm(self, _: int, message_id: str) -> None:
+        self.confirmed.append(message_id)
+
+    def beat(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _message(name: str, kind: str = "query.invite", run_id: int = 1) -> Message:
+    metadata = Metadata(
+        run_id=run_id,
+        message_id=name,
+        src_node_id=1,
+        dst_node_id=7,
+        reply_to_message_id="",
+        group_id="",
+        created_at=time.time(),
+        ttl=60,
+        message_type=kind,
+    )
+    return make_message(metadata=metadata, content=RecordDict())
+
+
+def _scripted_node(
+    link: ScriptedLink, app: ClientApp, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> tuple[ResidentNode, threading.Event]:
+    monkeypatch.setattr(client.node, "Link", link)
+    stop = threading.Event()
+    options = {"node_config": {"name": "n"}, "poll_interval": 0.02, "max_backoff": 0.05} | options
+    return ResidentNode("nowhere:1", app, stop=stop, insecure=True, **options), stop
+
+
+def test_messages_are_handled_one_at_a_time_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    app = ClientApp()
+
+    @app.query("invite")
+    def slow(message: Message, context: Context) -> Message:
+        events.append(f"begin {message.metadata.message_id}")
+        time.sleep(0.02)
+        events.append(f"end {message.metadata.message_id}")
+        return Message(RecordDict(), reply_to=message)
+
+    link = ScriptedLink([_message(name) for name in "abc"])
+    node, stop = _scripted_node(link, app, monkeypatch)
+    with running(node, stop=stop):
+        wait_until(lambda: len(link.replies) == 3, 5)
+    assert events == [f"{what} {name}" for name in "abc" for what in ("begin", "end")]
+    assert link.confirmed == ["a", "b"]
+
+
+def test_a_reply_is_sent_again_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = ScriptedLink([_message("a")], [UnreachableError("down"), UnreachableError("down")])
+    node, stop = _scripted_node(link, echo_app(), monkeypatch, runtime=RUNTIME)
+    with running(node, stop=stop):
+        wait_until(lambda: len(link.replies) == 1, 5)
+    reply, runtime = link.replies[0]
+    assert reply.metadata.reply_to_message_id == "a"
+    assert runtime == RUNTIME
+
+
+def test_a_forgotten_node_joins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = ScriptedLink([_message("a"), _message("b")], [ForgottenError()])
+    node, stop = _scripted_node(link, echo_app(), monkeypatch)
+    with running(node, stop=stop):
+        wait_until(lambda: len(link.replies) == 1, 5)
+    assert link.joined == 2
+    assert link.replies[0][0].metadata.reply_to_message_id == "b"
+
+
+def test_a_busy_handler_does_not_delay_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, release = threading.Event(), threading.Event()
+    app = ClientApp()
+
+    @app.query("invite")
+    def endless(message: Message, context: Context) -> Message:
+        busy.set()
+        release.wait(10)
+        return Message(RecordDict(), reply_to=message)
+
+    node, stop = _scripted_node(ScriptedLink([_message("a")]), app, monkeypatch)
+    with running(node, stop=stop):
+        assert busy.wait(5)
+        started = time.monotonic()
+    release.set()
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("field", ["poll_interval", "heartbeat_interval"])
+def test_bad_intervals_are_named(field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field} -1"):
+        ResidentNode("a:1", echo_app(), stop=threading.Event(), **{field: -1})
+
+
+def test_a_file_that_is_no_key_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("nonsense")
+    with pytest.raises(ValueError, match="key is not an unprotected private key"):
+        load_private_key(path)
