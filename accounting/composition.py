@@ -204,8 +204,10 @@ def _masses(epsilon: Array, delta: Array) -> Array:
     """
     delta = np.minimum.accumulate(delta)
     gaps = np.diff(epsilon)
-    falls = -np.diff(delta) / np.expm1(gaps)
-    return np.asarray(np.maximum(falls * np.exp(gaps) - np.append(falls[1:], 0.0), 0.0))
+    # Slopes times e^ε of a gap's far and near end; the plain slopes overflow for wide gaps.
+    far = np.diff(delta) / np.expm1(-gaps)
+    near = far * np.exp(-gaps)
+    return np.asarray(np.maximum(far - np.append(near[1:], 0.0), 0.0))
 
 
 def _both_signs(epsilon: Array, scheme: Scheme) -> tuple[Array, Array]:

@@ -36,6 +36,7 @@ _FIRST_BACKOFF_SECONDS = 0.5
 _REMINDER_SECONDS = 60.0
 _STOP_PATIENCE_SECONDS = 1.0
 _EAGER_SECONDS = 1.0
+_EAGERNESS = 6.0
 _KEPT_CONTEXTS = 8
 
 
@@ -182,7 +183,9 @@ class ResidentNode:
     def _take_turn(self, link: Link) -> None:
         """Wait for the moment to poll, poll, and handle what came."""
         eager = time.monotonic() < self._eager_until
-        self._company.await_poll(self._poll_interval / (3 if eager else 1), news=self._news)
+        self._company.await_poll(
+            self._poll_interval / (_EAGERNESS if eager else 1), news=self._news
+        )
         self._news = self._company.news
         arrival = self._insist(link.poll)
         if arrival is None:

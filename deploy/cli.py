@@ -8,7 +8,7 @@ import click
 import typer
 
 from accounting.ledger_file import LedgerError
-from deploy import cli_compare, cli_ledger, cli_paper, cli_privacy
+from deploy import cli_compare, cli_ledger, cli_paper, cli_privacy, cli_run
 from deploy.cli_output import complain
 
 EXIT_USER_ERROR = 2
@@ -29,6 +29,9 @@ for command in (
     cli_compare.compare,
     cli_compare.plan,
     cli_paper.paper,
+    cli_run.run,
+    cli_run.client,
+    cli_run.server,
 ):
     app.command()(command)
 app.add_typer(cli_ledger.app, name="ledger")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from accounting.calibration import least_sigma, splits_for_batch
 from accounting.composition import delta_after, epsilon_after
 from accounting.realised import Realised
-from accounting.schemes import DEFAULT_SCHEME, SCHEMES, Certified, scheme_class
+from accounting.schemes import DEFAULT_SCHEME, SCHEMES, Certified, Scheme, scheme_class
 from accounting.tightness import (
     realised_delta_after,
     realised_epsilon_after,
     realised_sigma_after,
 )
-from deploy.cli_output import NOT_AN_UPPER_BOUND, JsonFlag, number, print_json, print_table, warn
+from deploy.cli_output import JsonFlag, number, print_json, print_table, warn_not_an_upper_bound
 from deploy.cli_privacy import D, Delta, Epsilon, P, Plot, Q, RoundCount, SchemeName
 from experiments.curves import draw_schemes_over_epsilon, draw_schemes_over_sigma
 
@@ -36,49 +36,68 @@ def compare(
     as_json: JsonFlag = False,
 ) -> None:
     """All schemes side by side, with the realised lower bound. Give two of σ, ε, δ."""
-    if [sigma, epsilon, delta].count(None) != 1:
-        raise ValueError("Give exactly two of --sigma, --epsilon and --delta; the third is asked.")
-    asked = "sigma" if sigma is None else "epsilon" if epsilon is None else "delta"
-    results: list[dict[str, object]] = []
-    for name, kind in SCHEMES.items():
-        value: float
-        if sigma is None:
-            assert epsilon is not None
-            assert delta is not None
-            value = least_sigma(kind, p=p, q=q, d=d, epsilon=epsilon, delta=delta, rounds=rounds)
-        elif epsilon is None:
-            assert delta is not None
-            value = epsilon_after([(_terms(name, p, q, d, sigma), rounds)], delta)
-        else:
-            value = delta_after([(_terms(name, p, q, d, sigma), rounds)], epsilon)
-        results.append(
-            {"scheme": name, asked: value, "upper_bound": kind.is_upper_bound, "title": kind.title}
-        )
-    if sigma is not None:
-        certified = Certified(p=p, q=q, d=d, noise_multiplier=sigma)
-        lower = (
-            realised_epsilon_after(certified, rounds, delta)
-            if delta is not None
-            else realised_delta_after(certified, rounds, epsilon or 0.0)
-        )
-        title = "realised by a concrete data set (lower bound)"
-        results.append({"scheme": "realised", asked: lower, "upper_bound": False, "title": title})
-    given = {"p": p, "q": q, "d": d, "sigma": sigma, "epsilon": epsilon, "delta": delta}
-    if as_json:
-        print_json({**given, "rounds": rounds, "asked": asked, "schemes": results})
+    setting: dict[str, Any] = {"p": p, "q": q, "d": d}
+    if sigma is None and epsilon is not None and delta is not None:
+        asked, values = "sigma", _sigmas(setting, rounds, epsilon, delta)
+        if plot is not None:
+            span = (min(values.values()) or values["cs"], max(values.values()))
+            draw_schemes_over_sigma(plot, **setting, rounds=rounds, delta=delta, span=span)
+    elif sigma is not None and epsilon is None and delta is not None:
+        asked, values = "epsilon", _epsilons(setting, rounds, sigma, delta)
+        if plot is not None:
+            span = (sigma / 2, sigma * 2)
+            draw_schemes_over_sigma(plot, **setting, rounds=rounds, delta=delta, span=span)
+    elif sigma is not None and epsilon is not None and delta is None:
+        asked, values = "delta", _deltas(setting, rounds, sigma, epsilon)
+        if plot is not None:
+            draw_schemes_over_epsilon(plot, **setting, rounds=rounds, sigma=sigma, epsilon=epsilon)
     else:
-        known = ", ".join(
-            f"{key} = {number(value)}" for key, value in given.items() if value is not None
-        )
-        print_table(
-            f"{asked} by scheme ({known}, rounds = {rounds:,})",
-            ["scheme", asked, "what it is"],
-            [[row["scheme"], row[asked], row["title"]] for row in results],
-        )
-    if plot is not None:
-        from experiments.curves import draw_schemes
+        raise ValueError("Give exactly two of --sigma, --epsilon and --delta; the third is asked.")
+    given = {**setting, "sigma": sigma, "epsilon": epsilon, "delta": delta, "rounds": rounds}
+    kinds: dict[str, type[Scheme]] = {**SCHEMES, Realised.name: Realised}
+    if as_json:
+        rows = [
+            {
+                "scheme": name,
+                asked: value,
+                "upper_bound": kinds[name].is_upper_bound,
+                "title": kinds[name].title,
+            }
+            for name, value in values.items()
+        ]
+        print_json({**given, "asked": asked, "schemes": rows})
+        return
+    known = ", ".join(
+        f"{key} = {number(value)}" for key, value in given.items() if value is not None
+    )
+    print_table(
+        f"{asked} by scheme ({known})",
+        ["scheme", asked, "what it is"],
+        [[name, value, kinds[name].title] for name, value in values.items()],
+    )
 
-        draw_schemes(plot, p=p, q=q, d=d, rounds=rounds, sigma=sigma, delta=delta)
+
+def _sigmas(setting: dict[str, Any], rounds: int, epsilon: float, delta: float) -> dict[str, float]:
+    values = {
+        name: least_sigma(kind, **setting, epsilon=epsilon, delta=delta, rounds=rounds)
+        for name, kind in SCHEMES.items()
+    }
+    certified = Certified(**setting, noise_multiplier=values[Certified.name])
+    return {**values, Realised.name: realised_sigma_after(certified, rounds, epsilon, delta)}
+
+
+def _epsilons(setting: dict[str, Any], rounds: int, sigma: float, delta: float) -> dict[str, float]:
+    terms = {name: kind(**setting, noise_multiplier=sigma) for name, kind in SCHEMES.items()}
+    values = {name: epsilon_after([(each, rounds)], delta) for name, each in terms.items()}
+    realised = realised_epsilon_after(terms[Certified.name], rounds, delta)
+    return {**values, Realised.name: realised}
+
+
+def _deltas(setting: dict[str, Any], rounds: int, sigma: float, epsilon: float) -> dict[str, float]:
+    terms = {name: kind(**setting, noise_multiplier=sigma) for name, kind in SCHEMES.items()}
+    values = {name: delta_after([(each, rounds)], epsilon) for name, each in terms.items()}
+    realised = realised_delta_after(terms[Certified.name], rounds, epsilon)
+    return {**values, Realised.name: realised}
 
 
 def plan(
@@ -107,7 +126,7 @@ def plan(
         largest_p=largest_p,
     )
     if not kind.is_upper_bound:
-        warn(f"scheme {kind.name!r} is {NOT_AN_UPPER_BOUND}.")
+        warn_not_an_upper_bound(kind.name)
     best = found[0]
     if as_json:
         print_json(

@@ -1,4 +1,4 @@
-"""Commands that look at a ledger. None of them changes it."""
+"""Commands that start a data set's ledger and look at it. None of them charges it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import typer
 
 from accounting.ledger import Ledger
 from accounting.ledger_entries import terms_to_json
-from deploy.cli_output import JsonFlag, console, number, print_json, print_table
+from deploy.cli_output import JsonFlag, number, print_json, print_table, say
 
-app = typer.Typer(no_args_is_help=True, help="Look at a data set's privacy ledger.")
+app = typer.Typer(no_args_is_help=True, help="Start or look at a data set's privacy ledger.")
 
 LedgerPath = Annotated[Path, typer.Argument(help="The ledger file.")]
 
@@ -28,10 +28,14 @@ class ExportFormat(StrEnum):
 def create(
     path: LedgerPath,
     data_set: Annotated[str, typer.Option("--data-set", help="Name of the data set it guards.")],
+    as_json: JsonFlag = False,
 ) -> None:
     """Start the ledger of a data set that never had one."""
     Ledger.create(path, data_set).close()
-    console.print(f"Created {path} for data set {data_set!r}.", markup=False)
+    if as_json:
+        print_json({"path": str(path), "data_set": data_set})
+    else:
+        say(f"Created {path} for data set {data_set!r}.")
 
 
 @app.command()
@@ -80,12 +84,12 @@ def show(
                 for row in tallies
             ],
         )
-        console.print(
+        say(
             f"Spent: ε = {number(spent)} at δ = {delta:g}; "
             f"with all committed rounds: ε = {number(committed)}."
         )
         if not secure:
-            console.print("INSECURE: coins of at least one experiment were seeded.", style="red")
+            say("INSECURE: coins of at least one experiment were seeded.", style="red")
 
 
 @app.command()
@@ -96,7 +100,7 @@ def verify(path: LedgerPath, as_json: JsonFlag = False) -> None:
     if as_json:
         print_json({"valid": True, "entries": result.entries, "head": result.head})
     else:
-        console.print(f"{path}: {result.entries} entries, all in order. Head {result.head}")
+        say(f"{path}: {result.entries} entries, all in order. Head {result.head}")
 
 
 @app.command()
@@ -104,11 +108,13 @@ def export(
     path: LedgerPath,
     form: Annotated[ExportFormat, typer.Option("--format", help="csv or json.")] = ExportFormat.CSV,
     out: Annotated[Path | None, typer.Option("--out", help="File to write; else print.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
     """Write every entry as CSV or JSON."""
     with Ledger.open(path, read_only=True) as ledger:
-        text = ledger.export_csv() if form is ExportFormat.CSV else ledger.export_json()
+        as_json = as_json or form is ExportFormat.JSON
+        text = ledger.export_json() + "\n" if as_json else ledger.export_csv()
     if out is None:
-        typer.echo(text, nl=form is ExportFormat.JSON)
+        typer.echo(text, nl=False)
     else:
         out.write_text(text)

@@ -61,6 +61,11 @@ def warn(message: str) -> None:
     _tell(f"Warning: {message}", "yellow")
 
 
+def warn_not_an_upper_bound(scheme: str) -> None:
+    """Warn of a scheme whose figures nobody may report."""
+    warn(f"scheme {scheme!r} is {NOT_AN_UPPER_BOUND}; never report its figures as such.")
+
+
 def complain(message: str) -> None:
     """Print what went wrong to standard error."""
     _tell(f"Error: {message}", "red")

@@ -22,7 +22,7 @@ def paper(
 
     Curves named `paper` are the paper as plotted: not an upper bound. Takes half a minute.
     """
-    from experiments.paper_figures import draw_all
+    from experiments.paper_drawing import draw_all
 
     drawn = []
     for name in draw_all(out, points):

@@ -18,7 +18,7 @@ from deploy.cli_output import (
     number,
     print_json,
     say,
-    warn,
+    warn_not_an_upper_bound,
 )
 from experiments.curves import (
     draw_delta_over_epsilon,
@@ -63,7 +63,7 @@ def epsilon(
     as_json: JsonFlag = False,
 ) -> None:
     """What ε do these rounds cost at this δ?"""
-    terms = scheme_terms(scheme, p, q, d, sigma)
+    terms = _terms(scheme, p, q, d, sigma)
     value = epsilon_after([(terms, rounds)], delta)
     if plot is not None:
         draw_epsilon_over_rounds(plot, terms, rounds, delta)
@@ -82,7 +82,7 @@ def delta(
     as_json: JsonFlag = False,
 ) -> None:
     """What δ do these rounds reach at this ε?"""
-    terms = scheme_terms(scheme, p, q, d, sigma)
+    terms = _terms(scheme, p, q, d, sigma)
     value = delta_after([(terms, rounds)], epsilon)
     if plot is not None:
         draw_delta_over_epsilon(plot, terms, rounds, epsilon)
@@ -104,7 +104,7 @@ def sigma(
     least = least_sigma(
         scheme_class(scheme), p=p, q=q, d=d, epsilon=epsilon, delta=delta, rounds=rounds
     )
-    terms = scheme_terms(scheme, p, q, d, least)
+    terms = _terms(scheme, p, q, d, least)
     if plot is not None:
         draw_epsilon_over_sigma(plot, terms, rounds, delta)
     _answer("sigma", terms, rounds, epsilon, delta, as_json)
@@ -122,14 +122,14 @@ def rounds(
     as_json: JsonFlag = False,
 ) -> None:
     """How many rounds fit into (ε, δ)?"""
-    terms = scheme_terms(scheme, p, q, d, sigma)
+    terms = _terms(scheme, p, q, d, sigma)
     most = most_rounds(terms, epsilon=epsilon, delta=delta)
     if plot is not None:
         draw_epsilon_over_rounds(plot, terms, most, delta)
     _answer("rounds", terms, most, epsilon, delta, as_json)
 
 
-def scheme_terms(scheme: str, p: float, q: float, d: int, sigma: float) -> Scheme:
+def _terms(scheme: str, p: float, q: float, d: int, sigma: float) -> Scheme:
     return scheme_class(scheme)(p=p, q=q, d=d, noise_multiplier=sigma)
 
 
@@ -155,7 +155,7 @@ def _answer(
             figures["realised_epsilon"] = realised_epsilon_after(terms, rounds, delta)
     if not terms.is_upper_bound:
         figures["warning"] = NOT_AN_UPPER_BOUND
-        warn(f"scheme {terms.name!r} is {NOT_AN_UPPER_BOUND}; never report its figures as such.")
+        warn_not_an_upper_bound(terms.name)
     if as_json:
         print_json(figures)
         return

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from accounting.composition import delta_after, epsilon_after
-from accounting.schemes import SCHEMES, Scheme, scheme_class
+from accounting.realised import Realised
+from accounting.schemes import SCHEMES, Certified, Scheme
+from accounting.tightness import realised_delta_after, realised_epsilon_after
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -29,17 +33,18 @@ def new_axes(title: str, x_label: str, y_label: str, *, height: float = 5.0) -> 
     return figure, axes
 
 
-def save(figure: Any, *paths: Path) -> None:
-    """Write the figure to each path and forget it.
+def require_drawable(path: Path | None) -> Path | None:
+    """Return the path; refuse a suffix that cannot be drawn."""
+    if path is not None and path.suffix not in SUFFIXES:
+        raise ValueError(f"{path} cannot be drawn: its name must end in {', '.join(SUFFIXES)}.")
+    return path
 
-    Raises:
-        ValueError: A suffix that cannot be drawn.
-    """
+
+def save(figure: Any, *paths: Path) -> None:
+    """Write the figure to each path and forget it."""
     from matplotlib import pyplot as plt
 
     for path in paths:
-        if path.suffix not in SUFFIXES:
-            raise ValueError(f"{path} cannot be drawn: use one of {', '.join(SUFFIXES)}.")
         figure.savefig(path, dpi=150, bbox_inches="tight")
     plt.close(figure)
 
@@ -74,47 +79,77 @@ def draw_delta_over_epsilon(path: Path, terms: Scheme, rounds: int, epsilon: flo
     save(figure, path)
 
 
-def _sigmas_around(sigma: float) -> list[float]:
-    values: list[float] = np.geomspace(sigma / 2, sigma * 2, 15).tolist()
-    return values
-
-
-def _epsilons(terms: Scheme, sigmas: Sequence[float], rounds: int, delta: float) -> list[float]:
-    kind = type(terms)
-    return [
-        epsilon_after([(kind(p=terms.p, q=terms.q, d=terms.d, noise_multiplier=s), rounds)], delta)
-        for s in sigmas
-    ]
-
-
 def draw_epsilon_over_sigma(path: Path, terms: Scheme, rounds: int, delta: float) -> None:
     """Draw ε over the noise multiplier around the one found."""
-    sigmas = _sigmas_around(terms.noise_multiplier)
+    sigmas = np.geomspace(terms.noise_multiplier / 2, terms.noise_multiplier * 2, 15).tolist()
+    spent = [
+        epsilon_after([(replace(terms, noise_multiplier=sigma), rounds)], delta) for sigma in sigmas
+    ]
     figure, axes = new_axes(f"{_caption(terms)}, rounds = {rounds:,}", "σ", f"ε at δ = {delta:g}")
-    axes.loglog(sigmas, _epsilons(terms, sigmas, rounds, delta), marker=".", label=terms.title)
+    axes.loglog(sigmas, spent, marker=".", label=terms.title)
     axes.axvline(terms.noise_multiplier, color="grey", linestyle=":")
     axes.legend()
     save(figure, path)
 
 
-def draw_schemes(
-    path: Path, *, p: float, q: float, d: int, rounds: int, sigma: float | None, delta: float | None
+def draw_schemes_over_sigma(
+    path: Path,
+    *,
+    p: float,
+    q: float,
+    d: int,
+    rounds: int,
+    delta: float,
+    span: tuple[float, float],
 ) -> None:
-    """Draw ε over σ (δ given) or δ over ε (δ asked) for every scheme."""
-    figure, axes = new_axes(f"p = {p:g}, q = {q:g}, d = {d:,}, rounds = {rounds:,}", "σ", "ε")
-    for name in SCHEMES:
-        terms = scheme_class(name)(p=p, q=q, d=d, noise_multiplier=sigma or 1.0)
-        style = "-" if terms.is_upper_bound else ":"
-        if delta is None:
-            span = np.linspace(0, 3, 25).tolist()
-            values = [delta_after([(terms, rounds)], value) for value in span]
-            axes.set_xlabel("ε")
-            axes.set_ylabel("δ")
-        else:
-            span = _sigmas_around(sigma) if sigma else np.geomspace(0.5, 20, 16).tolist()
-            values = _epsilons(terms, span, rounds, delta)
-            axes.set_xscale("log")
-            axes.set_ylabel(f"ε at δ = {delta:g}")
-        axes.semilogy(span, np.maximum(values, 1e-16), style, marker=".", label=terms.title)
-    axes.legend(fontsize=8)
+    """Draw ε over σ for every scheme, with the realised lower bound."""
+    title = f"p = {p:g}, q = {q:g}, d = {d:,}, rounds = {rounds:,}"
+    figure, axes = new_axes(title, "σ", f"ε at δ = {delta:g}")
+    axes.set_xscale("log")
+
+    def spent(kind: type[Scheme], sigma: float) -> float:
+        return epsilon_after([(kind(p=p, q=q, d=d, noise_multiplier=sigma), rounds)], delta)
+
+    def realised(sigma: float) -> float:
+        terms = Certified(p=p, q=q, d=d, noise_multiplier=sigma)
+        return realised_epsilon_after(terms, rounds, delta)
+
+    _draw_schemes(axes, np.geomspace(*span, 16).tolist(), spent, realised)
     save(figure, path)
+
+
+def draw_schemes_over_epsilon(
+    path: Path, *, p: float, q: float, d: int, rounds: int, sigma: float, epsilon: float
+) -> None:
+    """Draw δ over ε for every scheme, with the realised lower bound."""
+    title = f"p = {p:g}, q = {q:g}, d = {d:,}, σ = {sigma:.4g}, rounds = {rounds:,}"
+    figure, axes = new_axes(title, "ε", "δ")
+
+    def reached(kind: type[Scheme], value: float) -> float:
+        return delta_after([(kind(p=p, q=q, d=d, noise_multiplier=sigma), rounds)], value)
+
+    def realised(value: float) -> float:
+        terms = Certified(p=p, q=q, d=d, noise_multiplier=sigma)
+        return realised_delta_after(terms, rounds, value)
+
+    _draw_schemes(axes, np.linspace(0, max(2 * epsilon, 1e-3), 16).tolist(), reached, realised)
+    save(figure, path)
+
+
+def _draw_schemes(
+    axes: Any,
+    span: list[float],
+    value: Callable[[type[Scheme], float], float],
+    realised: Callable[[float], float],
+) -> None:
+    for kind in SCHEMES.values():
+        style = "-" if kind.is_upper_bound else ":"
+        axes.semilogy(span, _shown(value(kind, at) for at in span), style, label=kind.title)
+    lower = _shown(realised(at) for at in span[::5])
+    axes.semilogy(span[::5], lower, "kv", markersize=5, label=Realised.title)
+    axes.legend(fontsize=8)
+
+
+def _shown(values: Iterable[float]) -> list[float]:
+    """Return what a logarithmic axis can show, gaps elsewhere."""
+    return [value if value > 1e-15 else math.nan for value in values]

@@ -1,14 +1,12 @@
-"""The paper's figures and its table of noise levels, redrawn with what really holds beside them.
+"""What the paper's figures and its table of noise levels show, and what really holds.
 
 Sections 5.2 to 5.5 of "Privacy Amplification via Random Participation in Federated Learning".
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -27,8 +25,8 @@ from accounting.schemes import (
     Scheme,
     WeakClientSampling,
 )
+from accounting.tightness import realised_sigma_after
 from experiments.check_ins import check_in_curve
-from experiments.curves import new_axes, save
 
 Series = list[tuple[float, float]]
 
@@ -40,6 +38,11 @@ _WHY = (
 SCENARIOS = {
     "many-small": {"p": 0.001, "q": 0.1, "d": 30},
     "few-large": {"p": 0.1, "q": 0.001, "d": 1000},
+}
+_NEEDED_POINTS = {
+    "fig:eps_vs_sigma": ("delta", "curves"),
+    "fig:delta_vs_sigma": ("epsilon", "curves"),
+    "fig:p_q_trade_off": ("pq", "sigma", "delta", "curves"),
 }
 _BASELINES: tuple[type[Scheme], ...] = (OnlyLocalSampling, WeakClientSampling, CentralShuffling)
 _COMPARED: tuple[type[Scheme], ...] = (Certified, AsPlotted)
@@ -72,9 +75,10 @@ def load_points(path: Path | None) -> dict[str, Any]:
         points: dict[str, Any] = json.loads(source.read_text())
     except json.JSONDecodeError as error:
         raise ValueError(f"{source} is not JSON: {error}.") from None
-    missing = {"fig:eps_vs_sigma", "fig:delta_vs_sigma", "fig:p_q_trade_off"} - points.keys()
-    if missing:
-        raise ValueError(f"{source} lacks the figures {', '.join(sorted(missing))}.")
+    for figure, needed in _NEEDED_POINTS.items():
+        part = points.get(figure) if isinstance(points, dict) else None
+        if not isinstance(part, dict) or not part.keys() >= set(needed):
+            raise ValueError(f"{source} lacks the figure {figure} with {', '.join(needed)}.")
     return points
 
 
@@ -249,7 +253,8 @@ def sigma_table() -> list[dict[str, object]]:
             name: least_sigma(kind, p=p, q=q, d=d, epsilon=0.015, delta=1e-6, rounds=1)
             for name, kind in SCHEMES.items()
         }
-        sigmas["realised"] = _realised_sigma(p, q, d, 0.015, 1e-6, below=sigmas["certified"])
+        certified = _terms(Certified, p, q, d, sigmas["certified"])
+        sigmas["realised"] = realised_sigma_after(certified, 1, 0.015, 1e-6)
         rows.extend(
             {
                 "scenario": scenario,
@@ -263,18 +268,6 @@ def sigma_table() -> list[dict[str, object]]:
     return rows
 
 
-def _realised_sigma(
-    p: float, q: float, d: int, epsilon: float, delta: float, *, below: float
-) -> float:
-    """Return noise at which a concrete data set still reaches (ε, δ), to a thousandth."""
-    low, high = below / 4, below
-    while high > 1.001 * low:
-        middle = math.sqrt(low * high)
-        reached = realised_delta(_terms(Certified, p, q, d, middle), epsilon)[0]
-        low, high = (middle, high) if reached >= delta else (low, middle)
-    return low
-
-
 FIGURES: dict[str, Callable[[dict[str, Any]], Figure]] = {
     "eps_vs_delta": epsilon_delta,
     "eps_vs_sigma": epsilon_sigma,
@@ -282,103 +275,3 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figure]] = {
     "comparison_with_literature": check_ins,
     "p_q_trade_off": p_q_trade_off,
 }
-
-
-def draw_all(out: Path, points: Path | None) -> Iterator[str]:
-    """Draw everything into ``out``, yielding the name of each figure once it is there."""
-    paper = load_points(points)
-    out.mkdir(parents=True, exist_ok=True)
-    captions = []
-    for name, make in FIGURES.items():
-        figure = make(paper)
-        _draw(figure, out)
-        _write_series(figure, out / f"{name}.csv")
-        captions.append(f"## {figure.title}\n\n![{name}]({name}.png)\n\n{figure.caption}\n")
-        yield name
-    rows = sigma_table()
-    caption = _draw_sigmas(rows, out)
-    captions.append(
-        f"## Noise for (0.015, 1e-6) in one round\n\n![σ](sigma_table.png)\n\n{caption}\n"
-    )
-    with (out / "sigma_table.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    (out / "README.md").write_text("# The paper's figures\n\n" + "\n".join(captions))
-    yield "sigma_table"
-
-
-def _write_series(figure: Figure, path: Path) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["curve", "source", figure.x_label, figure.y_label])
-        for source, group in (("computed", figure.curves), ("paper's figure", figure.points)):
-            for name, series in group.items():
-                writer.writerows([name, source, x, y] for x, y in series)
-
-
-def _style(curve: str) -> dict[str, object]:
-    """Return line style and legend text; what is no upper bound says so."""
-    base = curve.split(" ", maxsplit=1)[0]
-    if base == "realised":
-        return {"linestyle": "--", "linewidth": 1, "label": f"{curve} (lower bound)"}
-    if base == AsPlotted.name:
-        return {"linestyle": ":", "linewidth": 1.2, "label": f"{curve} (not an upper bound)"}
-    if base == Certified.name:
-        return {"linestyle": "-", "linewidth": 2, "label": curve}
-    dashes = {"ols": "-", "wcs": (0, (6, 2)), "cs": (0, (1, 1))}
-    if base in dashes:
-        return {"linestyle": dashes[base], "linewidth": 1.3, "color": "0.35", "label": curve}
-    return {"linestyle": "-.", "linewidth": 1.5, "label": curve}
-
-
-def _draw(figure: Figure, out: Path) -> None:
-    picture, axes = new_axes(figure.title, figure.x_label, figure.y_label, height=6.0)
-    colours: dict[str, str] = {}
-    markers = iter("osD^vPX*")
-    for name, series in figure.curves.items():
-        style = _style(name)
-        size = name.rsplit("d=", maxsplit=1)[-1] if "d=" in name else name
-        if "color" not in style:
-            style["color"] = colours.setdefault(size, f"C{len(colours)}")
-        axes.plot(*zip(*series, strict=True), **style)
-    for name, series in figure.points.items():
-        if series:
-            note = "" if name in ("OLS", "WCS") else ", not an upper bound"
-            colour = colours.get(name.removeprefix("d="), "0.4")
-            axes.plot(
-                *zip(*series, strict=True),
-                linestyle="none",
-                marker=next(markers),
-                markersize=4,
-                color=colour,
-                label=f"paper's points, {name}{note}",
-            )
-    axes.set_xscale("log" if figure.log_x else "linear")
-    axes.set_yscale("log" if figure.log_y else "linear")
-    axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    picture.text(0.02, -0.06, figure.caption, fontsize=7, wrap=True)
-    save(picture, out / f"{figure.name}.png", out / f"{figure.name}.svg")
-
-
-def _draw_sigmas(rows: list[dict[str, Any]], out: Path) -> str:
-    caption = (
-        "Each analysis' noise for the same claim; orange bars are not an upper bound, so their "
-        "noise is too small for the claim (the search for the least noise ends at 0.01). "
-        "The paper rounds its figures."
-    )
-    picture, axes = new_axes("σ for (ε, δ) = (0.015, 1e-6), one round", "σ", "", height=5.5)
-    labels = [f"{row['scenario']}: {row['scheme']}" for row in rows]
-    for holds, colour, text in ((True, "C0", "computed"), (False, "C1", "not an upper bound")):
-        shown = [(label, row["sigma"]) for label, row in zip(labels, rows, strict=True)]
-        shown = [bar for bar, row in zip(shown, rows, strict=True) if row["upper_bound"] == holds]
-        axes.barh(*zip(*shown, strict=True), color=colour, label=text)
-    printed = [(label, row["sigma_in_paper"]) for label, row in zip(labels, rows, strict=True)]
-    marks = [(value, label) for label, value in printed if value is not None]
-    axes.plot(*zip(*marks, strict=True), "kD", linestyle="none", label="printed in the paper")
-    axes.set_xscale("log")
-    axes.invert_yaxis()
-    axes.legend(fontsize=8)
-    picture.text(0.02, -0.02, caption, fontsize=7, wrap=True)
-    save(picture, out / "sigma_table.png", out / "sigma_table.svg")
-    return caption

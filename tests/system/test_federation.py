@@ -1,0 +1,211 @@
+"""Whole federations over real processes: a SuperLink, a ServerApp, clients with ledgers."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from federations import check_ledgers, plan, processes
+from safetensors.numpy import load_file
+
+from accounting.ledger import Ledger
+from accounting.ledger_entries import Budget
+from deploy.cluster import prepare
+from deploy.nodes import NodeKind
+from learning import build_model, flatten_parameters, load_data, load_parameters
+from protocol.terms import Mode
+from server.journal import read_metrics
+
+COINFLOWER = Path(sys.executable).parent / "coinflower"
+
+
+def test_without_noise_and_sampling_it_is_centralised_gradient_descent(federation):
+    run = federation(
+        mode=Mode.NONE,
+        p=1.0,
+        q=1.0,
+        clip_norm=math.inf,
+        sigma=0.0,
+        rounds=5,
+        momentum=0.9,
+        learning_rate=0.3,
+    )
+    assert run.finish() is None
+    tensors = load_file(run.cluster.server / "model.safetensors")
+    data = load_data("digits")
+    model = build_model("digits", classes=10)
+    inputs = torch.from_numpy(data.train_inputs).unsqueeze(1)
+    targets = torch.from_numpy(data.train_targets)
+    weights, velocity = flatten_parameters(model).numpy(), 0.0
+    for _ in range(5):
+        load_parameters(model, weights)
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        gradient = np.concatenate([w.grad.numpy().ravel() for w in model.parameters()])
+        velocity = 0.9 * velocity + gradient
+        weights = (weights - 0.3 * velocity).astype(np.float32)
+    load_parameters(model, weights)
+    for name, expected in model.state_dict().items():
+        np.testing.assert_allclose(tensors[name], expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["trusted", "untrusted", "quiet", "local-only"])
+def test_the_command_trains_in_every_private_mode(tmp_path, mode):
+    out = tmp_path / "run"
+    command = [COINFLOWER, "run", "--clients", "3", "--rounds", "4", "--mode", mode]
+    done = subprocess.run(
+        [*command, "--out", out, "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["rounds"] == 4
+    assert result["mode"] == mode
+    assert 0 <= result["accuracy"] <= 1
+    assert len(result["clients"]) == 3
+    for client in result["clients"]:
+        assert 0 < client["epsilon"] <= 3.0
+        assert client["charged_rounds"] == 4
+        assert 0 <= client["participated_rounds"] <= 4
+    if mode == "local-only":
+        assert all(client["participated_rounds"] == 4 for client in result["clients"])
+    for name in ("model.safetensors", "metrics.csv", "metrics.json", "results.json", "terms.json"):
+        assert (out / name).exists()
+    assert not processes(out)
+
+
+def test_mode_none_needs_its_flag_and_says_what_it_is(tmp_path):
+    command = [COINFLOWER, "run", "--clients", "2", "--rounds", "2", "--mode", "none"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--no-privacy" in refused.stderr
+    done = subprocess.run(
+        [*command, "--no-privacy"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "NO PRIVACY" in done.stderr
+    assert "NO PRIVACY" in done.stdout
+
+
+def test_clients_that_may_not_take_part_stay_out_and_the_run_goes_on(federation, tmp_path):
+    cluster = prepare(plan(clients=4), tmp_path / "run")
+    strict = cluster.policies[0]
+    strict.write_text(
+        strict.read_text().replace("least_noise_multiplier = 1.0", "least_noise_multiplier = 1.5")
+    )
+    exhausted = cluster.terms.round_cost(360)
+    with Ledger.open(cluster.ledger(1)) as ledger:
+        ledger.commit("earlier", exhausted, 500, Budget(epsilon=1e6, delta=1e-3))
+        ledger.charge_all("earlier", range(1, 501))
+    run = federation(cluster)
+    assert run.finish() is None
+    charged = check_ledgers_without(cluster, 1)
+    assert charged[0] == {}
+    assert len(charged[2]) == len(charged[3]) == 4
+    with Ledger.open(cluster.ledger(1)) as ledger:
+        assert [tally.experiment for tally in ledger.tallies()] == ["earlier"]
+    assert {row["available"] for row in read_metrics(cluster.server)} == {2}
+
+
+def check_ledgers_without(cluster, index):
+    """Check the invariants of all ledgers but one, which holds another experiment."""
+    hidden = cluster.ledger(index).rename(cluster.ledger(index).with_suffix(".aside"))
+    fresh = Ledger.create(cluster.ledger(index), f"share-{index}")
+    fresh.close()
+    try:
+        return check_ledgers(cluster)
+    finally:
+        cluster.ledger(index).unlink()
+        hidden.rename(cluster.ledger(index))
+
+
+def test_when_nobody_may_take_part_the_run_stops_with_a_sentence(federation, tmp_path):
+    cluster = prepare(plan(clients=2), tmp_path / "run")
+    cluster.settings.write_text(
+        cluster.settings.read_text().replace("patience_seconds = 120.0", "patience_seconds = 3.0")
+    )
+    for policy in cluster.policies:
+        text = policy.read_text()
+        policy.write_text(text.replace("largest_q = 0.1", "largest_q = 0.01"))
+    error = federation(cluster).finish()
+    assert "Only 0 of at least 1 clients" in str(error)
+    assert "sampling rate q is larger" in str(error)
+    assert all(charges == {} for charges in check_ledgers(cluster).values())
+
+
+@pytest.mark.parametrize("mode", [Mode.TRUSTED, Mode.UNTRUSTED])
+def test_a_killed_client_does_not_stop_the_others(federation, mode):
+    run = federation(kind=NodeKind.PROCESSES, rounds=12, mode=mode)
+    run.await_round(2)
+    victim = processes(run.cluster.folder, "client-1.toml")[-1]
+    os.kill(victim, signal.SIGKILL)
+    cluster = run.cluster
+    settings = cluster.settings.read_text()
+    assert "reply_seconds" in settings
+    assert run.finish() is None
+    charged = check_ledgers(cluster)
+    assert len(charged[0]) == len(charged[2]) == 12
+    assert len(charged[1]) < 12
+
+
+@pytest.mark.parametrize("victim", ["flwr-serverapp", "flower-superlink"])
+def test_killed_in_mid_run_it_resumes_and_asks_no_round_twice(federation, resumed, victim):
+    run = federation(rounds=14, rounds_per_invitation=2, mode=Mode.TRUSTED)
+    run.await_round(4)
+    run.kill(victim)
+    assert run.finish() is not None
+    played = {row["round"] for row in read_metrics(run.cluster.server)}
+    before = check_ledgers(run.cluster)
+    run.close()
+    again = resumed(run)
+    assert again.finish() is None
+    after = check_ledgers(again.cluster)
+    rounds = [row["round"] for row in read_metrics(again.cluster.server)]
+    assert len(rounds) == len(set(rounds))
+    assert max(rounds) == 14
+    assert played <= set(rounds)
+    for index, charges in before.items():
+        assert charges.items() <= after[index].items()
+
+
+def test_ctrl_c_stops_everything_and_leaves_whole_ledgers(tmp_path):
+    out = tmp_path / "run"
+    command = [COINFLOWER, "run", "--clients", "3", "--rounds", "60", "--out", out]
+    running = subprocess.Popen(
+        [*command, "--processes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 90
+    while not (out / "server" / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    stdout, stderr = running.communicate(timeout=60)
+    assert running.returncode == 130, stdout + stderr
+    assert "--resume" in stderr
+    assert "Traceback" not in stdout + stderr
+    assert not processes(out)
+    for index in range(3):
+        with Ledger.open(out / "clients" / f"client-{index}.db") as ledger:
+            assert ledger.verify().entries > 0
+
+
+def test_a_seeded_run_is_stamped_insecure_everywhere(federation):
+    run = federation(insecure_seed=7, rounds=2)
+    assert run.finish() is None
+    assert run.results()["insecure"] is True
+    assert all(row["insecure"] for row in read_metrics(run.cluster.server))
+    for index in range(3):
+        with Ledger.open(run.cluster.ledger(index)) as ledger:
+            assert not any(tally.secure for tally in ledger.tallies())
+
+
+def test_stock_supernodes_run_the_same_app(federation):
+    run = federation(kind=NodeKind.STOCK, clients=2, rounds=2, p=1.0)
+    assert run.finish() is None
+    charged = check_ledgers(run.cluster)
+    assert [len(charges) for charges in charged.values()] == [2, 2]
