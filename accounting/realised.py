@@ -55,8 +55,8 @@ def collinear_delta(
     def log_mixture(z: Array, at: Array) -> Array:
         return log_sum(np.log(mass)[:, None] - ((z - at[:, None]) / sigma) ** 2 / 2)
 
-    def tail(z: Array, at: Array) -> Array:
-        return np.asarray(special.ndtr((at - z[:, None]) / sigma) @ mass)
+    def log_tail(z: Array, at: Array) -> Array:
+        return log_sum(np.log(mass)[:, None] + special.log_ndtr((at[:, None] - z) / sigma))
 
     low = np.full_like(epsilon, -_REACH * sigma - 2)
     high = np.full_like(epsilon, float(means[-1]) + 40 * sigma + 2)
@@ -68,9 +68,9 @@ def collinear_delta(
         positive = top + log_mixture(middle, gains[0]) > losses
         high, low = np.where(positive, middle, high), np.where(positive, low, middle)
     value = (
-        np.exp(top) * tail(high, gains[0])
-        - np.exp(sits_out) * special.ndtr(-high / sigma)
-        - np.exp(near) * tail(high, gains[1])
+        np.exp(top + log_tail(high, gains[0]))
+        - np.exp(sits_out + special.log_ndtr(-high / sigma))
+        - np.exp(near + log_tail(high, gains[1]))
     )
     return np.asarray(np.maximum(value, 0.0))
 

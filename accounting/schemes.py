@@ -23,6 +23,7 @@ from accounting.binomial import binomial_window
 
 Array = npt.NDArray[np.float64]
 
+LEAST_NOISE = 1e-6
 # From this many standard deviations of distance the sit-out component is invisible (its tail mass
 # is below 1e-22), so participation is plain to see and the WCS value is exact.
 _VISIBLE_AFTER = 10.0
@@ -69,8 +70,14 @@ class Scheme(ABC):
         """Check every field once."""
         validation.require_probability("p", self.p)
         validation.require_probability("q", self.q)
+        validation.require_probability("p·q", self.p * self.q)
         validation.require_count("d", self.d, least=0)
         validation.require_positive("noise multiplier (sigma)", self.noise_multiplier)
+        if self.noise_multiplier < LEAST_NOISE:
+            raise ValueError(
+                f"noise multiplier (sigma) = {self.noise_multiplier} must be at least "
+                f"{LEAST_NOISE:g}: less cannot be told from none."
+            )
 
     @abstractmethod
     def _delta(self, epsilon: Array, direction: Direction) -> Array:
@@ -117,7 +124,7 @@ class Scheme(ABC):
             high *= 2
 
         def log_excess(value: float) -> float:
-            return math.log(max(self.delta(value), 1e-300) / delta)
+            return math.log(max(self.delta(value), 5e-324)) - math.log(delta)
 
         root = float(optimize.brentq(log_excess, 0.0, high, xtol=1e-18, rtol=1e-13, maxiter=1000))
         step = 1e-13 * root

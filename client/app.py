@@ -14,10 +14,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from accounting.ledger_file import LedgerError
 from client.node import FAILURE_REASON
 from client.participant import Participant
 from protocol import messages
@@ -77,7 +77,8 @@ def discreet(handler: Handler) -> Handler:
         try:
             return handler(message, context)
         except Exception as error:  # whatever it was, only a constant sentence may leave
-            logger.warning("%s not answered: %s", message.metadata.message_type, error)
+            kind, what = message.metadata.message_type, type(error).__name__
+            logger.warning("%s not answered: %s: %s", kind, what, error)
         raise RuntimeError(FAILURE_REASON)
 
     return handle
@@ -108,6 +109,9 @@ def enrol(message: Message, context: Context) -> Message:
     except RefusedError as refused:
         logger.warning("Refused to enrol: %s (%s)", refused.refusal.value, refused)
         reason = refused.refusal.value
+    except LedgerError as error:
+        logger.warning("Refused to enrol: %s", error)
+        reason = Refusal.LEDGER.value
     answer = ConfigRecord(
         {messages.ENROLLED: not reason, messages.DECLARED_SIZE: size, messages.REASON: reason}
     )
@@ -138,8 +142,9 @@ def invite(message: Message, context: Context) -> Message:
 @discreet
 def gradient(message: Message, context: Context) -> Message:
     """Answer a model with the (noisy) sum of clipped gradients, once a round."""
-    weights = message.content.array_records[messages.WEIGHTS][messages.VECTOR].numpy()
-    round_ = _whole(_ask(message), messages.ROUND)
-    total = participant_of(context).gradient_sum(_terms(message), round_, weights)
-    arrays = ArrayRecord({messages.VECTOR: Array(np.ascontiguousarray(total))})
-    return Message(RecordDict({messages.SUM: arrays}), reply_to=message)
+    ask = _ask(message)
+    total = participant_of(context).gradient_sum(
+        _terms(message), _whole(ask, messages.ROUND), ask[messages.WEIGHTS]
+    )
+    answer = ConfigRecord({messages.SUM: messages.vector_to_bytes(total)})
+    return Message(RecordDict({messages.ANSWER: answer}), reply_to=message)

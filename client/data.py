@@ -46,11 +46,8 @@ def load_local_data(policy: Policy) -> LocalData:
     data = _load_once(policy.data)
     rows = np.arange(len(data.train_targets))
     if policy.share is not None:
-        share = policy.share
-        if not 0 <= share.index < share.clients:
-            raise ValueError(f"share.index = {share.index} must lie in 0 to {share.clients - 1}.")
-        parts = _partition_once(policy.data, replace(share, index=0))
-        rows = parts[share.index]
+        parts = _partition_once(policy.data, replace(policy.share, index=0))
+        rows = parts[policy.share.index]
     if len(rows) > policy.declared_size:
         raise ValueError(
             f"The data set {policy.data_set!r} has {len(rows)} elements, more than the declared "

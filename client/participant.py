@@ -8,6 +8,7 @@ an answer do not depend on the coin.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from learning import (
     load_parameters,
     to_tensor,
 )
+from protocol.messages import vector_from_bytes
+from protocol.lattice import add_noise
 from protocol.policy import Policy, Refusal, RefusedError, load_policy
 from protocol.terms import Terms
 
@@ -36,13 +39,16 @@ Vector = npt.NDArray[np.float32]
 
 logger = logging.getLogger("coinflower.client")
 
+# A budget that was lowered since an experiment was enrolled stops it; rounding does not.
+_BUDGET_TOLERANCE = 1e-6
+
 
 class UnansweredError(Exception):
     """This message gets no answer; the text is for the owner's log only."""
 
 
 class Participant:
-    """One client. Messages are handled one at a time.
+    """One client. Its gradients are computed one at a time.
 
     Args:
         policy: What the owner allows.
@@ -58,7 +64,10 @@ class Participant:
         self.ledger = ledger
         self._data = data
         self._randomness = randomness
-        self._models: dict[tuple[str, int], nn.Module] = {}
+        self._working = threading.Lock()
+        self._model_name: tuple[str, int] | None = None
+        self._model: nn.Module | None = None
+        self._agreed: set[str] = set()
         self._public_coins: dict[tuple[str, int], bool] = {}
         self._public_answers: set[tuple[str, int]] = set()
 
@@ -86,18 +95,15 @@ class Participant:
             RefusedError: With what may be told to the server.
         """
         self.policy.require(terms)
-        try:
-            self._model(terms)
-        except ValueError as error:
-            raise RefusedError(Refusal.MODEL, str(error)) from error
-        cost = terms.round_cost(self.policy.declared_size)
-        if cost is not None:
+        with self._working:
             try:
-                self.ledger.commit(terms.ledger_key, cost, terms.rounds, self.policy.budget)
-            except BudgetExceededError as error:
-                raise RefusedError(Refusal.BUDGET, str(error)) from error
-            except LedgerError as error:
-                raise RefusedError(Refusal.LEDGER, str(error)) from error
+                self._model_of(terms)
+            except Exception as error:  # the owner's model may fail in any way
+                raise RefusedError(Refusal.MODEL, str(error)) from error
+        if terms.mode.is_private:
+            self._commit(terms)
+        else:
+            logger.warning("NO PRIVACY: mode none protects nothing and charges nothing.")
         logger.info("Enrolled in %s: %s", terms.ledger_key, terms.to_json())
         return self.policy.declared_size
 
@@ -114,8 +120,13 @@ class Participant:
             raise UnansweredError(f"mode {terms.mode} reveals no coins")
         return self._coins(terms, rounds)
 
-    def gradient_sum(self, terms: Terms, round_: int, weights: Vector) -> Vector:
+    def gradient_sum(self, terms: Terms, round_: int, content: object) -> Vector:
         """Return the sum of clipped gradients of a fresh Poisson sample, once a round.
+
+        Args:
+            terms: What was agreed to.
+            round_: Which round.
+            content: The model's weights as they travel.
 
         Raises:
             RefusedError: The terms are not those of the policy.
@@ -124,27 +135,69 @@ class Participant:
                 before, or the model cannot be used.
         """
         self.policy.require(terms)
-        model = self._model(terms)
-        if weights.shape != (count_parameters(model),) or weights.dtype != np.float32:
-            raise UnansweredError(f"a model of shape {weights.shape}, {weights.dtype} came")
-        if not np.isfinite(weights).all():
-            raise UnansweredError("a model with values that are not finite came")
-        (takes_part,) = self._coins(terms, [round_])
-        if not takes_part and not terms.mode.answers_always:
-            raise UnansweredError(f"round {round_} was asked though its coin said no")
-        if not self._claim(terms, round_):
-            raise UnansweredError(f"round {round_} was answered before")
-        # The same work for either coin: sampling and gradients first, then keep or drop them.
-        total = self._sampled_sum(terms, model, weights)
-        total *= np.float32(takes_part)
-        if terms.mode.client_adds_noise:
-            total += self._randomness.normal(total.size, terms.noise_std)
-        return total
+        with self._working:
+            model = self._model_of(terms)
+            if weights.shape != (count_parameters(model),) or weights.dtype != np.float32:
+                raise UnansweredError(f"a model of shape {weights.shape}, {weights.dtype} came")
+            if not np.isfinite(weights).all():
+                raise UnansweredError("a model with values that are not finite came")
+            (takes_part,) = self._coins(terms, [round_])
+            if not takes_part and not terms.mode.answers_always:
+                raise UnansweredError(f"round {round_} was asked though its coin said no")
+            if not self._claim(terms, round_):
+                raise UnansweredError(f"round {round_} was answered before")
+            # The same work for either coin: sampling and gradients first, then keep or drop them.
+            total = self._sampled_sum(terms, model, weights)
+            total = np.where(takes_part, total, np.float32(0))
+            if terms.mode.client_adds_noise:
+                noise = self._randomness.normal(total.size, terms.noise_std)
+                total = add_noise(total, noise, terms.noise_std)
+            return total
+
+    def _commit(self, terms: Terms) -> None:
+        """Reserve the planned rounds in the ledger, or refuse."""
+        try:
+            cost = terms.round_cost(self.policy.declared_size)
+            assert cost is not None
+            self.ledger.commit(terms.ledger_key, cost, terms.rounds, self.policy.budget)
+            self._require_agreement(terms)
+        except BudgetExceededError as error:
+            raise RefusedError(Refusal.BUDGET, str(error)) from error
+        except LedgerError as error:
+            raise RefusedError(Refusal.LEDGER, str(error)) from error
+        except (ArithmeticError, ValueError) as error:
+            raise RefusedError(Refusal.TERMS, f"these terms have no price: {error}") from error
+
+    def _require_agreement(self, terms: Terms) -> None:
+        """Refuse rounds that the ledger would charge otherwise than today's policy says.
+
+        Between enrolment and a round the owner may have edited the policy: a larger declared size
+        makes a round dearer than what is recorded, a smaller budget may be used up.
+
+        Raises:
+            LedgerError: Not enrolled, or enrolled at another price.
+            BudgetExceededError: The policy's budget is smaller than what is committed.
+        """
+        key = terms.ledger_key
+        if key in self._agreed:
+            return
+        prices = {tally.experiment: tally.terms for tally in self.ledger.tallies()}
+        if prices.get(key) != terms.round_cost(self.policy.declared_size):
+            raise LedgerError(f"{key} is not enrolled at the price that the policy implies.")
+        budget = self.policy.budget
+        committed = self.ledger.committed(budget.delta)
+        if committed > budget.epsilon * (1 + _BUDGET_TOLERANCE):
+            raise BudgetExceededError(
+                f"epsilon = {committed:.6g} is committed at delta = {budget.delta:g}, but the "
+                f"policy's budget is {budget.epsilon:g} now."
+            )
+        self._agreed.add(key)
 
     def _coins(self, terms: Terms, rounds: Sequence[int]) -> list[bool]:
         if not all(1 <= round_ <= terms.rounds for round_ in rounds):
-            raise UnansweredError(f"rounds {list(rounds)} are not all in 1 to {terms.rounds}")
+            raise UnansweredError(f"rounds {rounds} are not all in 1 to {terms.rounds}")
         if terms.mode.is_private:
+            self._require_agreement(terms)
             return self.ledger.charge_all(terms.ledger_key, rounds)
         return [self._public_coin(terms, round_) for round_ in rounds]
 
@@ -166,23 +219,30 @@ class Participant:
     def _sampled_sum(self, terms: Terms, model: nn.Module, weights: Vector) -> Vector:
         load_parameters(model, weights)
         rows = self._randomness.sample_indices(len(self._data), terms.q)
+        # A label that the model does not know counts as zero: an error would tell of the label.
+        rows = rows[self._data.targets[rows] < terms.classes]
         inputs = to_tensor(self._data.inputs[rows])
         targets = torch.from_numpy(self._data.targets[rows])
-        total: Vector = clipped_gradient_sum(model, inputs, targets, terms.clip_norm).numpy()
+        try:
+            total: Vector = clipped_gradient_sum(model, inputs, targets, terms.clip_norm).numpy()
+        except Exception:
+            if not terms.mode.client_adds_noise:
+                raise
+            # An error would tell, without noise, that something is peculiar about the sample.
+            logger.exception("The gradient failed; this round sends noise only.")
+            total = np.zeros_like(weights)
         return total
 
-    def _model(self, terms: Terms) -> nn.Module:
-        key = (terms.model, terms.classes)
-        if key not in self._models:
+    def _model_of(self, terms: Terms) -> nn.Module:
+        """Return the model, the last one if it is the same; a server may name many."""
+        name = (terms.model, terms.classes)
+        if self._model is None or self._model_name != name:
             model = build_model(terms.model, classes=terms.classes)
+            # A trial on a blank row shows now, not in a round, that model and data fit together.
+            blank = np.zeros((1, *self._data.inputs.shape[1:]), dtype=self._data.inputs.dtype)
+            target = torch.zeros(1, dtype=torch.int64)
+            clipped_gradient_sum(model, to_tensor(blank), target, terms.clip_norm)
             if self._data.targets.max(initial=0) >= terms.classes:
-                raise ValueError(f"the data has classes beyond the model's {terms.classes}")
-            # A trial on one row shows now, not in a round, that model and data fit together.
-            clipped_gradient_sum(
-                model,
-                to_tensor(self._data.inputs[:1]),
-                torch.from_numpy(self._data.targets[:1]),
-                terms.clip_norm,
-            )
-            self._models[key] = model
-        return self._models[key]
+                logger.warning("Samples with classes beyond the model's are left out.")
+            self._model, self._model_name = model, name
+        return self._model

@@ -18,7 +18,7 @@ from deploy.nodes import NodeKind, local_nodes
 from deploy.run_app import write_app
 from deploy.superlink import Superlink
 from protocol.policy import load_policy
-from server.journal import read_metrics, read_status
+from server.journal import STATUS, read_metrics, read_status
 from server.settings import load_settings, save_settings
 
 _LOOK_SECONDS = 0.25
@@ -42,6 +42,7 @@ def reopen(folder: Path) -> Cluster:
         raise ValueError(f"{folder} holds no run; name the folder that a run was written to.")
     settings = load_settings(path)
     save_settings(replace(settings, resume=True), path)
+    (settings.state / STATUS).unlink(missing_ok=True)  # speaks of the process that stopped
     policies = sorted(folder.glob("clients/client-*.toml"))
     if not policies:
         raise ValueError(f"{folder} holds no clients.")
@@ -80,7 +81,8 @@ def run_cluster(
         run_id = superlink.start_run(app)
         while not stop.is_set():
             status = superlink.wait(run_id, timeout=_LOOK_SECONDS, stop=stop)
-            progress(read_status(cluster.server), read_metrics(cluster.server))
+            state = read_status(cluster.server)
+            progress(state, read_metrics(cluster.server))
             if status.completed:
                 return
             if status.finished:
@@ -88,7 +90,22 @@ def run_cluster(
                 log = superlink.run_log(run_id)
                 (cluster.folder / "logs" / "server.log").write_text(log)
                 raise RunFailedError(reason or f"The run failed: see {superlink.log_file}.")
+            if state.get("state") in ("waiting", "running") and not _is_alive(state["pid"]):
+                # Flower would notice only after a minute without heartbeat.
+                raise RunFailedError(
+                    "The server's process ended in mid-run; go on with: "
+                    f"coinflower run --resume {cluster.folder}"
+                )
         superlink.stop_run(run_id)
+
+
+def _is_alive(pid: int) -> bool:
+    """Return whether a process of this machine is there and not yet a zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
 
 
 def collect_results(cluster: Cluster, started: float) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from deploy.guard import start_guarded, stop_guarded
+from deploy.superlink import LOOPBACK, free_port
 
 
 class NodeKind(StrEnum):
@@ -47,7 +48,7 @@ def local_nodes(
             environment = {**os.environ, "FLWR_HOME": str(folder / f"flwr-{index}")}
             environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
             with (folder / f"client-{index}.log").open("ab") as log:
-                guards.append(start_guarded(make(address, policy, index), env=environment, log=log))
+                guards.append(start_guarded(make(address, policy), env=environment, log=log))
         yield
     finally:
         enders = [threading.Thread(target=stop_guarded, args=(guard,)) for guard in guards]
@@ -57,17 +58,17 @@ def local_nodes(
             ender.join()
 
 
-def _resident_command(address: str, policy: Path, index: int) -> list[str]:
-    del index
+def _resident_command(address: str, policy: Path) -> list[str]:
     program = str(Path(sys.executable).parent / "coinflower")
     return [program, "client", str(policy), "--superlink", address, "--insecure"]
 
 
-def _stock_command(address: str, policy: Path, index: int) -> list[str]:
-    del index
+def _stock_command(address: str, policy: Path) -> list[str]:
     program = str(Path(sys.executable).parent / "flower-supernode")
     config = f'policy="{policy}"'
-    return [program, "--insecure", "--superlink", address, "--node-config", config]
+    # Every SuperNode serves its own app processes on a port of its own.
+    port = str(free_port(LOOPBACK))
+    return [program, "--insecure", "--superlink", address, "--port", port, "--node-config", config]
 
 
 @contextlib.contextmanager

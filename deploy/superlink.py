@@ -132,7 +132,7 @@ class Superlink:
         self._environment = dict(environment or {})
         self._guard: subprocess.Popen[bytes] | None = None
         self._control: ControlHttpClient | None = None
-        self.port = _free_port(host) if port is None else port
+        self.port = free_port(host) if port is None else port
         self.log_file = directory / "superlink.log"
 
     @property
@@ -312,7 +312,8 @@ class Superlink:
         return f"The SuperLink {what}. Its log {self.log_file} ends with:\n" + "\n".join(last)
 
 
-def _free_port(host: str) -> int:
+def free_port(host: str) -> int:
+    """Return a TCP port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

@@ -147,7 +147,7 @@ def _draw_schemes(
         axes.semilogy(span, _shown(value(kind, at) for at in span), style, label=kind.title)
     lower = _shown(realised(at) for at in span[::5])
     axes.semilogy(span[::5], lower, "kv", markersize=5, label=Realised.title)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
 
 
 def _shown(values: Iterable[float]) -> list[float]:

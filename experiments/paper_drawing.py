@@ -97,12 +97,12 @@ def _draw_sigmas(rows: list[dict[str, Any]], out: Path) -> str:
     )
     picture, axes = new_axes("σ for (ε, δ) = (0.015, 1e-6), one round", "σ", "", height=5.5)
     labels = [f"{row['scenario']}: {row['scheme']}" for row in rows]
-    for holds, colour, text in ((True, "C0", "computed"), (False, "C1", "not an upper bound")):
-        shown = [(label, row["sigma"]) for label, row in zip(labels, rows, strict=True)]
-        shown = [bar for bar, row in zip(shown, rows, strict=True) if row["upper_bound"] == holds]
-        axes.barh(*zip(*shown, strict=True), color=colour, label=text)
-    printed = [(label, row["sigma_in_paper"]) for label, row in zip(labels, rows, strict=True)]
-    marks = [(value, label) for label, value in printed if value is not None]
+    colours = ["C0" if row["upper_bound"] else "C1" for row in rows]
+    names = {"C0": "upper bound of the scheme it names", "C1": "not an upper bound"}
+    for label, row, colour in zip(labels, rows, colours, strict=True):
+        axes.barh(label, row["sigma"], color=colour, label=names.pop(colour, None))
+    printed = [(row["sigma_in_paper"], label) for row, label in zip(rows, labels, strict=True)]
+    marks = [(value, label) for value, label in printed if value is not None]
     axes.plot(*zip(*marks, strict=True), "kD", linestyle="none", label="printed in the paper")
     axes.set_xscale("log")
     axes.invert_yaxis()

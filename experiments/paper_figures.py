@@ -109,11 +109,13 @@ def epsilon_delta(_: dict[str, Any]) -> Figure:
             values = _terms(kind, 0.1, 0.1, d, 1.0).delta(span)
             series = list(zip(span.tolist(), values.tolist(), strict=True))
             figure.curves[f"{kind.name} d={d}"] = _positive(series)
-        certified = _terms(Certified, 0.1, 0.1, d, 1.0)
-        figure.curves[f"realised d={d}"] = _positive(
-            [(e, realised_delta(certified, e)[0]) for e in span[::6].tolist()]
-        )
+        figure.curves[f"realised d={d}"] = _realised_deltas(d, 1.0, span[::6].tolist())
     return figure
+
+
+def _realised_deltas(d: int, sigma: float, epsilons: list[float]) -> Series:
+    certified = _terms(Certified, 0.1, 0.1, d, sigma)
+    return _positive([(epsilon, realised_delta(certified, epsilon)[0]) for epsilon in epsilons])
 
 
 def epsilon_sigma(paper: dict[str, Any]) -> Figure:
@@ -198,7 +200,7 @@ def check_ins(_: dict[str, Any]) -> Figure:
         caption=(
             "Random check-ins (Balle et al. 2020, Theorem 3.2) evaluated by us for one slot and "
             "the subsampled Gaussian as local randomiser; the paper's source carries neither its "
-            "points nor its settings here, so the check-in curve need not be the paper's."
+            f"points nor its settings here, so the check-in curve need not be the paper's. {_WHY}"
         ),
     )
     span = np.linspace(0, 1.0, 60)
@@ -210,6 +212,7 @@ def check_ins(_: dict[str, Any]) -> Figure:
             values = _terms(kind, 0.1, 0.1, d, 3.0).delta(span)
             series = list(zip(span.tolist(), values.tolist(), strict=True))
             figure.curves[f"{kind.name} d={d}"] = _positive(series)
+        figure.curves[f"realised d={d}"] = _realised_deltas(d, 3.0, span[::6].tolist())
     prior = check_in_curve(p=0.1, q=0.1, noise_multiplier=3.0)
     figure.curves["random check-ins"] = [(x, y) for x, y in prior if x <= 3]
     return figure

@@ -1,6 +1,13 @@
-"""The three questions a server asks, and the names their parts have on the wire."""
+"""The three questions a server asks, and the names their parts have on the wire.
+
+Every message is one flat record: Flower spends several requests on each object of a message, so a
+vector travels as bytes beside the other fields.
+"""
 
 from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
 
 ENROL = "enrol"
 """Do you agree to these terms? Answered by yes and the declared size, or by a refusal."""
@@ -21,3 +28,24 @@ ENROLLED = "enrolled"
 DECLARED_SIZE = "declared-size"
 REASON = "reason"
 COINS = "coins"
+
+
+def vector_to_bytes(vector: npt.NDArray[np.float32]) -> bytes:
+    """Return a vector as the little-endian single-precision numbers that travel."""
+    return vector.astype("<f4", copy=False).tobytes()
+
+
+def vector_from_bytes(content: object, length: int) -> npt.NDArray[np.float32]:
+    """Return the vector that was sent.
+
+    Raises:
+        ValueError: Not bytes, another length, or values that are not finite.
+    """
+    if not isinstance(content, bytes):
+        raise ValueError(f"a vector came as {type(content).__name__}, not as bytes")
+    if len(content) != 4 * length:
+        raise ValueError(f"a vector of {len(content)} bytes came instead of {4 * length}")
+    vector = np.frombuffer(content, dtype="<f4").astype(np.float32)
+    if not np.isfinite(vector).all():
+        raise ValueError("a vector with values that are not finite came")
+    return vector

@@ -50,6 +50,15 @@ class Share:
     seed: int = 0
     alpha: float = 0.5
 
+    def __post_init__(self) -> None:
+        """Check every field once."""
+        validation.require_count("share.clients", self.clients, least=1)
+        validation.require_count("share.index", self.index, least=0)
+        validation.require_count("share.seed", self.seed, least=0)
+        validation.require_positive("share.alpha", self.alpha)
+        if self.index >= self.clients:
+            raise ValueError(f"share.index = {self.index} must lie in 0 to {self.clients - 1}.")
+
 
 BUILT_IN_MODELS = frozenset({"digits", "paper-cnn"})
 
@@ -102,6 +111,10 @@ class Policy:
             )
         if not self.modes:
             raise ValueError(f"modes is empty; allow at least one of {', '.join(Mode)}.")
+        if not self.models:
+            raise ValueError("models is empty; list the models that may run on this data.")
+        if self.insecure_seed is not None:
+            validation.require_count("insecure_seed", self.insecure_seed, least=0)
 
     def require(self, terms: Terms) -> None:
         """Refuse terms that are weaker than this policy.
@@ -142,15 +155,16 @@ def load_policy(path: Path) -> Policy:
     known = (*_REQUIRED, *_LIMITS, "budget", "models", "share", "insecure_seed")
     require_known_keys(table, known, (*_REQUIRED, *_LIMITS, "budget"), where)
     budget = _table(table, "budget", ("epsilon", "delta"), ("epsilon", "delta"), where)
-    share = None
+    share = {}
     if "share" in table:
         fields = ("clients", "index", "how", "seed", "alpha")
-        share = Share(**_table(table, "share", fields, ("clients", "index"), where))
+        share = _table(table, "share", fields, ("clients", "index"), where)
     try:
+        _refuse_wrong_types({**table, **budget, **share})
         return Policy(
-            data_set=str(table["data_set"]),
-            data=_data_location(path.parent, str(table["data"])),
-            ledger=path.parent / str(table["ledger"]),
+            data_set=table["data_set"],
+            data=_data_location(path.parent, table["data"]),
+            ledger=path.parent / table["ledger"],
             declared_size=table["declared_size"],
             modes=frozenset(parse_mode(mode) for mode in table["modes"]),
             largest_p=table["largest_p"],
@@ -159,11 +173,26 @@ def load_policy(path: Path) -> Policy:
             least_noise_multiplier=table["least_noise_multiplier"],
             budget=Budget(**budget),
             models=frozenset(table.get("models", BUILT_IN_MODELS)),
-            share=share,
+            share=Share(**share) if share else None,
             insecure_seed=table.get("insecure_seed"),
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where} cannot be used: {error}") from None
+
+
+def _refuse_wrong_types(values: dict[str, Any]) -> None:
+    """Refuse what Python would take for something else: true for 1, a text for a list."""
+    for key, value in values.items():
+        if key in ("modes", "models"):
+            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+                raise ValueError(f"{key} must be a list of texts.")
+        elif key in ("data_set", "data", "ledger", "how"):
+            if not isinstance(value, str) or not value:
+                raise ValueError(f"{key} must be a text that is not empty.")
+        elif key not in ("budget", "share") and (
+            isinstance(value, bool) or not isinstance(value, int | float)
+        ):
+            raise ValueError(f"{key} = {value!r} must be a number.")
 
 
 def _table(

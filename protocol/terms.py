@@ -17,6 +17,13 @@ from accounting.schemes import Certified, OnlyLocalSampling, Scheme, WeakClientS
 from protocol.toml import require_known_keys
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# Terms come from the wire; beyond these, nobody's experiment is meant, and accounting takes ages.
+_MOST_JSON = 10_000
+_ROUNDS = (1, 1_000_000)
+_CLASSES = (2, 100_000)
+_CLIP_NORMS = (1e-12, 1e12)
+_NOISE_MULTIPLIERS = (1e-6, 1e6)
+_REALS = ("p", "q", "clip_norm", "noise_multiplier", "learning_rate", "momentum")
 
 
 class Mode(StrEnum):
@@ -119,6 +126,8 @@ class Terms:
         validation.require_count("rounds", self.rounds, least=1)
         validation.require_count("classes", self.classes, least=2)
         validation.require_count("rounds per invitation", self.rounds_per_invitation, least=1)
+        _require_within("rounds", self.rounds, _ROUNDS)
+        _require_within("classes", self.classes, _CLASSES)
         validation.require_positive("learning rate", self.learning_rate)
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum = {self.momentum} must lie in [0, 1).")
@@ -137,6 +146,8 @@ class Terms:
         if self.mode.is_private:
             validation.require_positive("clip norm", self.clip_norm)
             validation.require_positive("noise multiplier", self.noise_multiplier)
+            _require_within("clip norm", self.clip_norm, _CLIP_NORMS)
+            _require_within("noise multiplier", self.noise_multiplier, _NOISE_MULTIPLIERS)
         elif not self.clip_norm > 0:
             raise ValueError(f"clip norm = {self.clip_norm} must be above 0.")
         elif self.noise_multiplier != 0:
@@ -161,7 +172,10 @@ class Terms:
         """Return the terms as plain values, the scheme that charges them included."""
         scheme = self.mode.scheme.name if self.mode.scheme else "none"
         fields = {**dataclasses.asdict(self), "mode": str(self.mode), "scheme": scheme}
-        fields["clip_norm"] = self.clip_norm if math.isfinite(self.clip_norm) else "infinite"
+        # 1, 1.0 and -0.0, 0.0 are equal, so they must be written, and hashed, alike.
+        fields.update({name: fields[name] + 0.0 for name in _REALS})
+        if math.isinf(self.clip_norm):
+            fields["clip_norm"] = "infinite"
         return fields
 
     @classmethod
@@ -178,8 +192,9 @@ class Terms:
         require_known_keys(fields, known, required, "The terms")
         _check_types(fields)
         fields["mode"] = parse_mode(fields["mode"])
-        if fields["clip_norm"] == "infinite":
-            fields["clip_norm"] = math.inf
+        for name in _REALS:
+            if name in fields:
+                fields[name] = _real(name, fields[name])
         terms = cls(**fields)
         expected = terms.to_fields()["scheme"]
         if scheme not in (None, expected):
@@ -199,6 +214,8 @@ class Terms:
         Raises:
             ValueError: Not JSON, or not terms.
         """
+        if len(text) > _MOST_JSON:
+            raise ValueError(f"The terms are longer than {_MOST_JSON} characters.")
         try:
             fields = json.loads(text)
         except (json.JSONDecodeError, RecursionError) as error:
@@ -214,8 +231,12 @@ class Terms:
 
     @property
     def ledger_key(self) -> str:
-        """Name under which a ledger keeps this experiment: other terms are another experiment."""
-        return f"{self.experiment}#{self.hash[:16]}"
+        """Name under which a ledger keeps this experiment: other terms are another experiment.
+
+        With the whole hash: of a shorter one, a server could find two terms that share it, have the
+        strong ones charged and the weak ones answered.
+        """
+        return f"{self.experiment}#{self.hash}"
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -240,3 +261,16 @@ def _check_types(fields: dict[str, Any]) -> None:
             raise ValueError(f"{name} = {value!r} has the wrong type.")
         if name == "clip_norm" and isinstance(value, str) and value != "infinite":
             raise ValueError(f"clip_norm = {value!r} must be a number or 'infinite'.")
+
+
+def _real(name: str, value: float | str) -> float:
+    try:
+        return math.inf if value == "infinite" else float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is too large for a number.") from None
+
+
+def _require_within(field: str, value: float, bounds: tuple[float, float]) -> None:
+    least, most = bounds
+    if not least <= value <= most:
+        raise ValueError(f"{field} = {value} must lie in {least:g} to {most:g}.")

@@ -54,11 +54,7 @@ def _vector_of(reply: Message, length: int) -> tuple[Vector | None, str]:
     if reply.has_error():
         return None, f"error {reply.error.code}"
     try:
-        vector = reply.content.array_records[messages.SUM][messages.VECTOR].numpy()
-    except Exception as error:  # whatever a client sends, it must not stop the round
-        return None, f"not readable ({type(error).__name__})"
-    if vector.dtype != np.float32 or vector.shape != (length,):
-        return None, f"an array of {vector.dtype} and shape {vector.shape}"
-    if not np.isfinite(vector).all():
-        return None, "values that are not finite"
-    return vector, ""
+        content = reply.content.config_records[messages.ANSWER][messages.SUM]
+        return messages.vector_from_bytes(content, length), ""
+    except (KeyError, ValueError) as error:
+        return None, str(error)

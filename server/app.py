@@ -68,6 +68,12 @@ def run(grid: Grid, settings: Settings, journal: Journal) -> None:
     checkpoints.used_through()  # refuses a folder of other terms before anything is sent
     test = load_data(settings.test_data)
     model = build_model(terms.model, classes=terms.classes)
+    try:
+        evaluate(model, test.test_inputs[:1], test.test_targets[:1])
+    except RuntimeError as error:  # shapes that do not fit; better now than after some rounds
+        raise ValueError(
+            f"The model {terms.model!r} cannot run on the test data {settings.test_data!r}: {error}"
+        ) from None
     reports: list[RoundReport] = []
     randomness: Randomness = SecureRandom()
     if settings.insecure_seed is not None:

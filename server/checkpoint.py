@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
@@ -60,20 +60,23 @@ class CheckpointFolder:
         """Return the last state, None if there is none yet.
 
         Raises:
-            ValueError: The file is damaged.
+            ValueError: The file is damaged or belongs to other terms.
         """
         path = self._folder / _CHECKPOINT
         if not path.exists():
             return None
         try:
             tensors: dict[str, Any] = load_tensors(path.read_bytes())
-            return Checkpoint(
-                weights=tensors["weights"],
-                velocity=tensors["velocity"],
-                round=int(tensors["round"][0]),
-            )
-        except (SafetensorError, KeyError) as error:
+            with safe_open(path, "numpy") as file:
+                terms = file.metadata()["terms"]
+            weights, velocity = tensors["weights"], tensors["velocity"]
+            (round_,) = tensors["round"]
+            if weights.shape != velocity.shape or weights.ndim != 1:
+                raise ValueError(f"weights {weights.shape} and velocity {velocity.shape}")
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"The checkpoint {path} is damaged: {error}.") from None
+        self._require_own(terms)
+        return Checkpoint(weights=weights, velocity=velocity, round=int(round_))
 
     def use_rounds_through(self, round_: int) -> None:
         """Record, before any client hears of them, that rounds up to this one are used up."""
@@ -96,12 +99,15 @@ class CheckpointFolder:
             raise ValueError(
                 f"{path} is damaged; without it rounds might be asked twice."
             ) from None
-        if terms != self._terms_hash:
+        self._require_own(terms)
+        return used
+
+    def _require_own(self, terms_hash: str) -> None:
+        if terms_hash != self._terms_hash:
             raise ValueError(
                 f"{self._folder} holds an experiment with other terms; resume with the terms it "
                 "began with, or choose another folder."
             )
-        return used
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -28,7 +28,8 @@ class _Block:
     def covers(self, round_: int) -> bool:
         return self.first <= round_ < self.first + self.count
 
-    def note(self, reply: Message) -> None:
+    def note(self, reply: Message) -> bool:
+        """Keep the coins of a reply; False if there are none in it."""
         node = reply.metadata.src_node_id
         coins: object = None
         if not reply.has_error() and messages.ANSWER in reply.content.config_records:
@@ -37,8 +38,9 @@ class _Block:
             booleans = [coin for coin in coins if isinstance(coin, bool)]
             if len(booleans) == self.count:
                 self.coins[node] = booleans
-                return
+                return True
         logger.warning("Client %d gave no coins for round %d on.", node, self.first)
+        return False
 
 
 class Invitations:
@@ -73,9 +75,9 @@ class Invitations:
             self._block = self._invite(round_)
         block = self._block
         if round_ == block.first:
-            for reply in self._grid.collect(block.pending, self._reply_seconds):
-                block.note(reply)
-            self._roster.went_silent(block.pending.outstanding)
+            replies = self._grid.collect(block.pending, self._reply_seconds)
+            useless = {reply.metadata.src_node_id for reply in replies if not block.note(reply)}
+            self._roster.went_silent(useless | block.pending.outstanding)
         else:
             for reply in block.pending.poll():
                 block.note(reply)
@@ -98,7 +100,8 @@ class Invitations:
                 content,
                 dst_node_id=node,
                 message_type=f"query.{messages.INVITE}",
-                ttl=self._reply_seconds,
+                # Sent ahead, it waits until the client has answered the round before.
+                ttl=2 * self._reply_seconds,
             )
             for node in self._roster.present
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ class Journal:
         self._folder = folder
         self._stamp: dict[str, Any] = {"insecure": True} if insecure else {}
         folder.mkdir(parents=True, exist_ok=True)
+        self._cut_torn_line()
 
     def status(self, state: str, *, round_: int = 0, message: str = "") -> None:
         """Say where the run stands: waiting, running, finished or failed."""
-        content = {"state": state, "round": round_, "message": message, **self._stamp}
+        content = {"state": state, "round": round_, "message": message, "pid": os.getpid()}
+        content |= self._stamp
         write_atomically(self._folder / STATUS, json.dumps(content).encode())
 
     def round(self, report: RoundReport, accuracy: float | None) -> None:
@@ -37,6 +40,13 @@ class Journal:
         line = {**dataclasses.asdict(report), "accuracy": accuracy, **self._stamp}
         with (self._folder / METRICS).open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+    def _cut_torn_line(self) -> None:
+        """Drop the half line that a crash left behind, or the next one would be glued to it."""
+        path = self._folder / METRICS
+        content = path.read_bytes() if path.exists() else b""
+        if content and not content.endswith(b"\n"):
+            os.truncate(path, content.rfind(b"\n") + 1)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
@@ -16,9 +16,10 @@ logger = logging.getLogger("coinflower.server")
 
 _LOOK_SECONDS = 1.0
 _ASK_AGAIN_SECONDS = 5.0
+_MOST_REASON = 200
 
 
-def question(terms: Terms, fields: dict[str, int] | None = None) -> RecordDict:
+def question(terms: Terms, fields: Mapping[str, int | bytes] | None = None) -> RecordDict:
     """Return the content of a message that carries the terms; clients remember nothing."""
     return RecordDict(
         {messages.ASK: ConfigRecord({messages.TERMS: terms.to_json(), **(fields or {})})}
@@ -73,16 +74,17 @@ class Roster:
         self._pending = [pending for pending in self._pending if pending.outstanding]
 
     def went_silent(self, nodes: Iterable[int]) -> None:
-        """Do not count on these nodes until they answer again."""
+        """Do not count on these nodes until they enrol again."""
         for node in nodes:
-            logger.warning("Client %d did not answer in time; going on without it.", node)
+            logger.warning("Client %d gave no usable answer; going on without it.", node)
             self._silent.add(node)
 
     def _ask(self, now: float) -> None:
         unknown = self._online - self._declared.keys() - self._refusals.keys()
+        waiting = {node for pending in self._pending for node in pending.outstanding}
         due = [
             node
-            for node in unknown | (self._silent & self._online)
+            for node in (unknown | (self._silent & self._online)) - waiting
             if now - self._asked_at.get(node, -_ASK_AGAIN_SECONDS) >= _ASK_AGAIN_SECONDS
         ]
         if not due:
@@ -108,11 +110,11 @@ class Roster:
         try:
             answer = reply.content.config_records[messages.ANSWER]
             enrolled, size = answer[messages.ENROLLED], answer[messages.DECLARED_SIZE]
-            reason = str(answer[messages.REASON])
+            reason = str(answer[messages.REASON])[:_MOST_REASON]
         except KeyError:
             logger.warning("Client %d answered something else than asked.", node)
             return
-        if enrolled is True and isinstance(size, int) and size > 0:
+        if enrolled is True and type(size) is int and size > 0:
             if node not in self._declared:
                 logger.info("Client %d enrolled with declared size %d.", node, size)
             # Fixed for the run, so that one element more or less does not change the scale.

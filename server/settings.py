@@ -44,6 +44,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check every field once."""
+        if not isinstance(self.test_data, str) or not self.test_data:
+            raise ValueError("test_data must name a public data set.")
+        if not isinstance(self.resume, bool):
+            raise ValueError(f"resume = {self.resume!r} must be true or false.")
+        if self.insecure_seed is not None:
+            validation.require_count("insecure_seed", self.insecure_seed, least=0)
         validation.require_count("least_clients", self.least_clients, least=1)
         validation.require_count("expected_clients", self.expected_clients, least=1)
         validation.require_count("evaluate_every", self.evaluate_every, least=1)
@@ -64,7 +70,7 @@ def save_settings(settings: Settings, path: Path) -> None:
 
 
 def load_settings(path: Path) -> Settings:
-    """Read what :func:`save_settings` wrote.
+    """Read a settings file; a relative ``state`` in it starts at its folder.
 
     Raises:
         ValueError: Naming the file, the key and what is wrong with it.
@@ -74,7 +80,9 @@ def load_settings(path: Path) -> Settings:
     known = [field.name for field in dataclasses.fields(Settings)]
     require_known_keys(table, known, ("terms", "state", "test_data"), where)
     try:
+        if not isinstance(table["terms"], dict):
+            raise ValueError("[terms] must be a table.")
         terms = Terms.from_fields(table.pop("terms"))
-        return Settings(terms=terms, state=Path(table.pop("state")), **table)
+        return Settings(terms=terms, state=path.parent / table.pop("state"), **table)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where} cannot be used: {error}") from None

@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from learning import Randomness, noisy_mean, sgd_step
 from protocol import messages
+from protocol.lattice import add_noise
 from protocol.terms import Terms
 from server.aggregation import RunningSum
 from server.checkpoint import Checkpoint, CheckpointFolder
@@ -35,6 +36,10 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 class TooFewClientsError(RuntimeError):
     """Not enough clients were there for too long; the message says how many and how long."""
+
+
+class DivergedError(RuntimeError):
+    """The model has values that are not finite; the last checkpoint is the round before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +88,7 @@ class RandomParticipation(Strategy):
         self._patience = patience_seconds
         self._report = report
         self._reply_seconds = 60.0
+        self._short_since: float | None = None
         self._state = Checkpoint(weights=np.zeros(0, "f4"), velocity=np.zeros(0, "f4"), round=0)
         self._asked: dict[int, int] = {}
         self._available: dict[int, int] = {}
@@ -115,6 +121,8 @@ class RandomParticipation(Strategy):
 
         Raises:
             TooFewClientsError: Too few clients for longer than the patience.
+            DivergedError: A step led to values that are not finite.
+            ValueError: The checkpoint is damaged, of other terms or of another model.
         """
         del train_config, evaluate_config
         prompt = grid if isinstance(grid, PromptGrid) else PromptGrid(grid)
@@ -145,13 +153,14 @@ class RandomParticipation(Strategy):
         if not self._terms.mode.answers_always:
             self._invitations.invite_ahead(round_)
         received = self._add_up(grid.collect(pending, self._reply_seconds))
-        self._roster.went_silent(pending.outstanding)
+        self._roster.went_silent(pending.outstanding | received.dropped)
         if self._terms.mode.answers_always:
             self._available = {node: self._asked[node] for node in received.answered}
         if len(self._available) >= self._least:
+            self._short_since = None
             self._step(round_, received)
         else:
-            logger.warning("Round %d had too few available clients; no step.", round_)
+            self._note_short_round(round_)
         self._report(
             RoundReport(
                 round=round_,
@@ -163,6 +172,22 @@ class RandomParticipation(Strategy):
                 seconds=time.monotonic() - started,
                 received_bytes=received.received_bytes,
             )
+        )
+
+    def _note_short_round(self, round_: int) -> None:
+        """Go on after a round that too few answered, unless that has been so for too long."""
+        logger.warning("Round %d had too few available clients; no step.", round_)
+        now = time.monotonic()
+        self._short_since = self._short_since or now
+        if now - self._short_since > self._patience:
+            raise self._too_few(len(self._available))
+
+    def _too_few(self, there: int) -> TooFewClientsError:
+        assert self._roster is not None
+        why = "; ".join(sorted(set(self._roster.refusals.values())))
+        return TooFewClientsError(
+            f"Only {there} of at least {self._least} clients were there for {self._patience:g} s, "
+            "so the run stops." + (f" Refusals: {why}" if why else "")
         )
 
     def _expected_batch(self) -> float:
@@ -187,8 +212,8 @@ class RandomParticipation(Strategy):
             sizes = self._roster.present
             self._available = {node: sizes[node] for node in coins if node in sizes}
             self._asked = {node: size for node, size in self._available.items() if coins[node]}
-        content = question(self._terms, {messages.ROUND: server_round})
-        content[messages.WEIGHTS] = arrays
+        weights = messages.vector_to_bytes(arrays[messages.VECTOR].numpy())
+        content = question(self._terms, {messages.ROUND: server_round, messages.WEIGHTS: weights})
         return [
             Message(
                 content,
@@ -221,13 +246,20 @@ class RandomParticipation(Strategy):
         return None
 
     def summary(self) -> None:
-        """Log the terms."""
+        """Log the terms, and that nothing is protected if so."""
+        if not self._terms.mode.is_private:
+            logger.warning("NO PRIVACY: mode none protects nothing.")
         logger.info("Terms %s: %s", self._terms.hash[:16], self._terms.to_json())
 
     def _restore(self, initial: ArrayRecord) -> None:
         saved = self._checkpoints.load()
+        weights = initial[messages.VECTOR].numpy().astype(np.float32)
+        if saved is not None and saved.weights.shape != weights.shape:
+            raise ValueError(
+                f"The checkpoint has {saved.weights.size} parameters, but the model has "
+                f"{weights.size}; was the model changed since the run began?"
+            )
         if saved is None:
-            weights = initial[messages.VECTOR].numpy().astype(np.float32)
             saved = Checkpoint(weights=weights, velocity=np.zeros_like(weights), round=0)
             self._checkpoints.save(saved)
         self._state = saved
@@ -246,11 +278,7 @@ class RandomParticipation(Strategy):
             if len(roster.present) >= self._least and gathered:
                 return
             if waited > self._patience:
-                why = "; ".join(sorted(set(roster.refusals.values())))
-                raise TooFewClientsError(
-                    f"Only {len(roster.present)} of at least {self._least} clients were there for "
-                    f"{self._patience:g} s, so the run stops." + (f" Refusals: {why}" * bool(why))
-                )
+                raise self._too_few(len(roster.present))
             time.sleep(_WAIT_SECONDS)
 
     def _add_up(self, replies: Iterable[Message]) -> RunningSum:
@@ -260,11 +288,12 @@ class RandomParticipation(Strategy):
         return received
 
     def _step(self, round_: int, received: RunningSum) -> None:
-        size = self._state.weights.size
         std = self._terms.noise_std if self._terms.mode.server_adds_noise else 0.0
+        total = received.total
+        total = add_noise(total, self._randomness.normal(total.size, std), std)
         gradient = noisy_mean(
-            received.total,
-            self._randomness.normal(size, std),
+            total,
+            np.zeros_like(total),
             p=self._terms.p,
             q=self._terms.q,
             declared_total=sum(self._available.values()),
@@ -276,5 +305,10 @@ class RandomParticipation(Strategy):
             learning_rate=self._terms.learning_rate,
             momentum=self._terms.momentum,
         )
+        if not np.isfinite(weights).all():
+            raise DivergedError(
+                f"Round {round_} led to a model with values that are not finite; a smaller "
+                "learning rate, or a finite clip norm, may help."
+            )
         self._state = Checkpoint(weights=weights, velocity=velocity, round=round_)
         self._checkpoints.save(self._state)

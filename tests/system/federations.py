@@ -52,6 +52,8 @@ def processes(folder, name=""):
             state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
         except OSError:
             continue
+        if "guard.py" in command and name:
+            continue  # bears the name of what it guards
         if str(folder).encode() in environment and name in command and state != "Z":
             found.append(int(entry.name))
     return found
