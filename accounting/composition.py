@@ -1,7 +1,7 @@
 """What many rounds cost: privacy-loss distributions of our curves, composed by dp-accounting.
 
-A round's curve is sampled at knots, "connected by dots" (Doroshenko et al. 2022), which replaces it
-by a curve that lies above it, and composed by FFT. See docs/mathematics.md, "Many rounds".
+The lattice is chosen from the mechanism, so that ε is hardly rounded and memory bounded. See
+docs/mathematics.md, "Many rounds".
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting import validation
-from accounting.schemes import Direction, Scheme
+from accounting.losses import round_losses, sampled_losses
+from accounting.schemes import Scheme
 
 if TYPE_CHECKING:  # takes a second to import, and one round does without
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Array = npt.NDArray[np.float64]
 Rounds = Sequence[tuple[Scheme, int]]
 
-# Neighbouring knots x < y have y ≤ x·(1 + this) once the lattice is finer than that: losses of
-# size x then gain at most (this/2)² of their square in variance, far below what can be seen.
-_KNOT_RATIO = 0.005
 # The lattice may add this share to the composed loss's variance, hence half of it to ε.
 _VARIANCE_SHARE = 0.001
 # ... and may not be coarser than this share of the ε that comes out.
@@ -120,16 +117,25 @@ class _Spread:
         self._truncation = 1e-5 * delta
         tail = _TAIL_SHARE * delta / sum(count for _, count in groups)
         self._reaches = [_reach(scheme, tail) for scheme, _ in groups]
-        self._samples = []
-        for (scheme, count), reach in zip(groups, self._reaches, strict=True):
-            knots = np.concatenate([[0.0], np.geomspace(1e-9 * reach, reach, 400)])
-            losses, mass = _both_signs(knots, scheme)
-            self._samples.append((count, np.abs(losses), mass))
-        self._variance = sum(
-            count * float(mass @ losses**2) for count, losses, mass in self._samples
-        )
+
+    @functools.cached_property
+    def _samples(self) -> list[tuple[int, Array, Array]]:
+        """Return, for each group, how many rounds, absolute losses and their probabilities."""
+        samples = []
+        for (scheme, count), reach in zip(self._groups, self._reaches, strict=True):
+            knots = np.concatenate([[0.0], np.geomspace(1e-9 * reach, reach, 200)])
+            samples.append((count, *sampled_losses(scheme, knots)))
+        return samples
+
+    @functools.cached_property
+    def _variance(self) -> float:
+        return sum(count * float(mass @ losses**2) for count, losses, mass in self._samples)
+
+    @functools.cached_property
+    def finest_step(self) -> float:
+        """The finest lattice that memory allows."""
         widest = max(2 * max(self._reaches), _DEVIATIONS * math.sqrt(self._variance))
-        self.finest_step = 2.0 ** math.ceil(math.log2(widest / _MOST_LATTICE_POINTS))
+        return 2.0 ** math.ceil(math.log2(widest / _MOST_LATTICE_POINTS))
 
     def lattice_step(self) -> float:
         """Return a power of two as step, fine enough for ε within a fraction of a per cent.
@@ -151,10 +157,16 @@ class _Spread:
 
     def compose(self, step: float) -> PrivacyLossDistribution:
         """Return the privacy-loss distribution of all the rounds."""
+        from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
         composed: PrivacyLossDistribution | None = None
         for (scheme, count), reach in zip(self._groups, self._reaches, strict=True):
-            with np.errstate(over="ignore"):  # moment bounds that overflow are not the least
-                part = round_distribution(scheme, step, reach).self_compose(count, self._truncation)
+            part = PrivacyLossDistribution(
+                *(
+                    losses.times(count, self._truncation).as_pmf()
+                    for losses in round_losses(scheme, step, reach)
+                )
+            )
             composed = part if composed is None else composed.compose(part, self._truncation)
         assert composed is not None
         return composed
@@ -162,81 +174,11 @@ class _Spread:
 
 @functools.lru_cache(maxsize=256)
 def _reach(scheme: Scheme, tail: float) -> float:
-    """Return an ε with δ(ε) ≤ tail, at most a few per cent above the least."""
-    high = 1e-9
-    while scheme.delta(high) > tail:
-        high *= 4
-    low = high / 4
-    while high > 1.02 * low:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if scheme.delta(middle) > tail else (low, middle)
-    return high
-
-
-def round_distribution(scheme: Scheme, step: float, reach: float) -> PrivacyLossDistribution:
-    """Return one round's privacy-loss distribution on the lattice of multiples of ``step``."""
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-    knots = _lattice_knots(max(1, math.ceil(reach / step)))
-    epsilon = knots.astype(np.float64) * step
-    remove = scheme.delta(epsilon, Direction.REMOVE)
-    add = scheme.delta(epsilon, Direction.ADD)
-    return PrivacyLossDistribution(
-        _dense_pmf(knots, epsilon, remove, add, step), _dense_pmf(knots, epsilon, add, remove, step)
-    )
-
-
-def _lattice_knots(last: int) -> npt.NDArray[np.int64]:
-    """Return 0, 1, 2, ... and, further out, ever wider spaced integers up to ``last``."""
-    dense = min(last, math.ceil(1 / _KNOT_RATIO))
-    near = np.arange(dense + 1)
-    if last == dense:
-        return near
-    count = math.ceil(math.log(last / dense) / math.log1p(_KNOT_RATIO)) + 1
-    far = np.rint(np.geomspace(dense, last, count)).astype(np.int64)
-    return np.unique(np.concatenate([near, far]))
-
-
-def _masses(epsilon: Array, delta: Array) -> Array:
-    """Return the probabilities of the losses ``epsilon[1:]`` under the piecewise-linear curve.
-
-    Between knots the curve is linear in e^ε; a knot's probability is e^ε times the change of slope.
-    """
-    delta = np.minimum.accumulate(delta)
-    gaps = np.diff(epsilon)
-    # Slopes times e^ε of a gap's far and near end; the plain slopes overflow for wide gaps.
-    far = np.diff(delta) / np.expm1(-gaps)
-    near = far * np.exp(-gaps)
-    return np.asarray(np.maximum(far - np.append(near[1:], 0.0), 0.0))
-
-
-def _both_signs(epsilon: Array, scheme: Scheme) -> tuple[Array, Array]:
-    """Return non-zero losses of the remove direction and their probabilities."""
-    positive = _masses(epsilon, scheme.delta(epsilon, Direction.REMOVE))
-    mirrored = _masses(epsilon, scheme.delta(epsilon, Direction.ADD))
-    away = epsilon[1:]
-    return np.concatenate([away, -away]), np.concatenate([positive, mirrored * np.exp(-away)])
-
-
-def _dense_pmf(
-    knots: npt.NDArray[np.int64], epsilon: Array, curve: Array, opposite: Array, step: float
-) -> DensePLDPmf:
-    """Return the pessimistic distribution of one direction.
-
-    A loss x of probability m in the opposite direction is a loss −x of probability m·e^−x in this
-    one; what is left lies at 0.
-    """
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
-
-    positive = _masses(epsilon, curve)
-    negative = _masses(epsilon, opposite) * np.exp(-epsilon[1:])
-    infinite = float(curve[-1])
-    lowest = int(knots[1:][negative > 0].max(initial=0))
-    highest = int(knots[1:][positive > 0].max(initial=0))
-    mass = np.zeros(lowest + highest + 1)
-    seen = negative > 0
-    mass[lowest - knots[1:][seen]] = negative[seen]
-    seen = positive > 0
-    mass[lowest + knots[1:][seen]] = positive[seen]
-    mass[lowest] = max(0.0, 1.0 - infinite - positive.sum() - negative.sum())
-    return DensePLDPmf(step, -lowest, mass, infinite, True)
+    """Return an ε with δ(ε) ≤ tail, at most a tenth above the least."""
+    # One call for many points costs little more than for one.
+    coarse: Array = 1e-9 * 4.0 ** np.arange(16, dtype=np.float64)
+    while not (below := scheme.delta(coarse) <= tail).any():
+        coarse = coarse * 4.0**16
+    first = coarse[np.argmax(below)]
+    fine: Array = np.geomspace(first / 4, first, 16)
+    return float(fine[np.argmax(scheme.delta(fine) <= tail)])

@@ -72,13 +72,14 @@ def realised_sigma_after(terms: Scheme, rounds: int, epsilon: float, delta: floa
         hundredth for more; 0 if even hardly any noise may be enough.
     """
     # One pair for all noise levels is a lower bound, too, and composing is what takes time.
-    pair = max(_candidates(terms), key=lambda pair: epsilon_after([(pair, rounds)], delta))
+    pair = terms
+    if rounds > 1:
+        pair = max(_candidates(terms), key=lambda each: epsilon_after([(each, rounds)], delta))
 
     def is_reached(sigma: float) -> bool:
-        if rounds == 1:
-            changed = replace(terms, noise_multiplier=sigma)
-            return realised_delta_after(changed, 1, epsilon) >= delta
         changed = replace(pair, noise_multiplier=sigma)
+        if rounds == 1:
+            return realised_delta_after(changed, 1, epsilon) >= delta
         if epsilon == 0:
             return _lowered_delta(changed, rounds, 0.0) >= delta
         return epsilon_after([(changed, rounds)], delta) * (1 - _ROUNDED_UP_AT_MOST) >= epsilon

@@ -30,8 +30,8 @@ from learning import (
     load_parameters,
     to_tensor,
 )
-from protocol.messages import vector_from_bytes
 from protocol.lattice import add_noise
+from protocol.messages import vector_from_bytes
 from protocol.policy import Policy, Refusal, RefusedError, load_policy
 from protocol.terms import Terms
 
@@ -137,10 +137,10 @@ class Participant:
         self.policy.require(terms)
         with self._working:
             model = self._model_of(terms)
-            if weights.shape != (count_parameters(model),) or weights.dtype != np.float32:
-                raise UnansweredError(f"a model of shape {weights.shape}, {weights.dtype} came")
-            if not np.isfinite(weights).all():
-                raise UnansweredError("a model with values that are not finite came")
+            try:
+                weights = vector_from_bytes(content, count_parameters(model))
+            except ValueError as error:
+                raise UnansweredError(f"a model that cannot be used: {error}") from error
             (takes_part,) = self._coins(terms, [round_])
             if not takes_part and not terms.mode.answers_always:
                 raise UnansweredError(f"round {round_} was asked though its coin said no")

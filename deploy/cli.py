@@ -10,6 +10,7 @@ import typer
 from accounting.ledger_file import LedgerError
 from deploy import cli_compare, cli_ledger, cli_paper, cli_privacy, cli_run
 from deploy.cli_output import complain
+from deploy.errors import DeploymentError
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -51,7 +52,7 @@ def main() -> None:
         complain(error.format_message())
     except (click.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
-    except (ValueError, LedgerError) as error:
+    except (ValueError, LedgerError, DeploymentError) as error:
         complain(str(error))
     except OSError as error:
         complain(f"{error.filename or 'The system'}: {error.strerror or error}.")

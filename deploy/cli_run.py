@@ -64,6 +64,9 @@ def run(
     learning_rate: Annotated[float, typer.Option(help="Step size.")] = 2.0,
     momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.0,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 5,
+    poll_seconds: Annotated[
+        float, typer.Option(help="Server's pause between two looks for replies.")
+    ] = 0.05,
     out: Annotated[
         Path | None, typer.Option(help="Folder for results (runs/… by default).")
     ] = None,
@@ -113,6 +116,7 @@ def run(
             learning_rate=learning_rate,
             momentum=momentum,
             evaluate_every=evaluate_every,
+            poll_seconds=poll_seconds,
             insecure_seed=seed,
         )
         cluster = prepare(plan, out)

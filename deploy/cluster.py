@@ -11,11 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+import torch
 
 from accounting.calibration import least_sigma
 from accounting.composition import epsilon_after
 from accounting.ledger import Ledger
-from learning import load_data, partition
+from learning import (
+    Dataset,
+    build_model,
+    clipped_gradient_sum,
+    load_data,
+    partition,
+    to_tensor,
+)
 from protocol.policy import Share
 from protocol.terms import Mode, Terms
 from server.settings import Settings, save_settings
@@ -46,6 +54,7 @@ class Plan:
         learning_rate: Step size.
         momentum: Momentum.
         evaluate_every: Rounds between two evaluations.
+        poll_seconds: Pause of the server between two looks for replies.
         insecure_seed: Seeds everything; for tests only.
     """
 
@@ -66,6 +75,7 @@ class Plan:
     learning_rate: float
     momentum: float
     evaluate_every: int
+    poll_seconds: float = 0.05
     insecure_seed: int | None = None
 
 
@@ -113,6 +123,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     experiment = f"run-{moment}-{secrets.token_hex(3)}"
     terms = _terms(plan, experiment, data.classes, data.train_inputs.shape[1:], max(sizes))
+    _try_model(terms, data)
     folder = folder or Path("runs") / experiment
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty; choose another folder, or --resume {folder}.")
@@ -132,6 +143,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
             test_data=where,
             expected_clients=plan.clients,
             evaluate_every=plan.evaluate_every,
+            poll_seconds=plan.poll_seconds,
             patience_seconds=120.0,
             insecure_seed=plan.insecure_seed,
         ),
@@ -142,11 +154,26 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     return cluster
 
 
+def _try_model(terms: Terms, data: Dataset) -> None:
+    """Show now, not in a round, that model and data do not go together."""
+    model = build_model(terms.model, classes=terms.classes)
+    row = to_tensor(data.train_inputs[:1])
+    try:
+        clipped_gradient_sum(model, row, torch.from_numpy(data.train_targets[:1]), 1.0)
+    except RuntimeError as error:
+        size = " x ".join(map(str, data.train_inputs.shape[1:]))
+        raise ValueError(
+            f"The model {terms.model!r} cannot take images of {size} pixels: {error}"
+        ) from None
+
+
 def _terms(
     plan: Plan, experiment: str, classes: int, shape: Sequence[int], largest_size: int
 ) -> Terms:
     sigma = plan.sigma
     scheme = plan.mode.scheme
+    if scheme is not None and plan.epsilon == 0:
+        raise ValueError("epsilon = 0 is a budget of nothing: no round may be played.")
     if scheme is None:
         sigma = 0.0
     elif sigma is None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from accounting.ledger import Ledger
 from deploy.cluster import Cluster
+from deploy.errors import DeploymentError
 from deploy.nodes import NodeKind, local_nodes
 from deploy.run_app import write_app
 from deploy.superlink import Superlink
@@ -26,7 +27,7 @@ _LOOK_SECONDS = 0.25
 Progress = Callable[[dict[str, Any], list[dict[str, Any]]], None]
 
 
-class RunFailedError(RuntimeError):
+class RunFailedError(DeploymentError):
     """The run did not finish; the message says why."""
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from deploy.errors import DeploymentError
 from deploy.guard import start_guarded, stop_guarded
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _ENVIRONMENT = {
 }
 
 
-class SuperlinkError(RuntimeError):
+class SuperlinkError(DeploymentError):
     """The SuperLink could not be started, or did not do what it was asked; says why."""
 
 

@@ -102,7 +102,7 @@ def run(grid: Grid, settings: Settings, journal: Journal) -> None:
     journal.status("waiting")
     initial = ArrayRecord({messages.VECTOR: Array(flatten_parameters(model).numpy())})
     result = strategy.start(
-        PromptGrid(grid),
+        PromptGrid(grid, poll_interval=settings.poll_seconds),
         initial,
         num_rounds=terms.rounds,
         timeout=settings.reply_seconds,

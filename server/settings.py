@@ -26,6 +26,7 @@ class Settings:
         expected_clients: The first round waits a little until so many have enrolled or refused.
         patience_seconds: How long to wait for them before giving up.
         reply_seconds: How long a client may take to answer.
+        poll_seconds: Pause between two looks for replies; stock Flower's is 3.
         evaluate_every: Rounds between two measurements of accuracy.
         resume: Go on from the checkpoint in ``state``.
         insecure_seed: Makes the noise predictable; for tests only.
@@ -38,6 +39,7 @@ class Settings:
     expected_clients: int = 1
     patience_seconds: float = 300.0
     reply_seconds: float = 60.0
+    poll_seconds: float = 0.05
     evaluate_every: int = 5
     resume: bool = False
     insecure_seed: int | None = None
@@ -55,6 +57,7 @@ class Settings:
         validation.require_count("evaluate_every", self.evaluate_every, least=1)
         validation.require_positive("patience_seconds", self.patience_seconds)
         validation.require_positive("reply_seconds", self.reply_seconds)
+        validation.require_positive("poll_seconds", self.poll_seconds)
 
 
 def save_settings(settings: Settings, path: Path) -> None:

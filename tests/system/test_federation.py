@@ -17,8 +17,11 @@ from safetensors.numpy import load_file
 
 from accounting.ledger import Ledger
 from accounting.ledger_entries import Budget
+from client.app import SIMULATED_POLICIES
 from deploy.cluster import prepare
 from deploy.nodes import NodeKind
+from deploy.run_app import write_app
+from deploy.superlink import LOOPBACK, Superlink, free_port
 from learning import build_model, flatten_parameters, load_data, load_parameters
 from protocol.terms import Mode
 from server.journal import read_metrics
@@ -209,3 +212,59 @@ def test_stock_supernodes_run_the_same_app(federation):
     assert run.finish() is None
     charged = check_ledgers(run.cluster)
     assert [len(charges) for charges in charged.values()] == [2, 2]
+
+
+def test_flowers_simulation_engine_runs_the_same_app(tmp_path):
+    pytest.importorskip("ray", reason="needs the extra 'simulation'")
+    cluster = prepare(plan(clients=3, rounds=2, p=1.0), tmp_path / "run")
+    app = write_app(
+        cluster.folder / "app",
+        serverapp="server.app:app",
+        clientapp="client.app:app",
+        config={"settings": str(cluster.settings)},
+    )
+    environment = {SIMULATED_POLICIES: str(cluster.folder / "clients")}
+    with Superlink(tmp_path / "superlink", simulated_nodes=3, environment=environment) as superlink:
+        run_id = superlink.start_run(app)
+        status = superlink.wait(run_id, timeout=180)
+        assert status.completed, superlink.run_log(run_id)
+    charged = check_ledgers(cluster)
+    assert [len(charges) for charges in charged.values()] == [2, 2, 2]
+    assert not processes(tmp_path)
+
+
+def test_server_and_clients_meet_as_separate_programs(tmp_path):
+    cluster = prepare(plan(clients=2, rounds=3), tmp_path / "run")
+    port = free_port(LOOPBACK)
+    environment = {**os.environ, "RUN_FOLDER": str(tmp_path)}
+    clients = [
+        subprocess.Popen(
+            [COINFLOWER, "client", policy, "--superlink", f"127.0.0.1:{port}", "--insecure"],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for policy in cluster.policies
+    ]
+    try:
+        first_words = clients[0].stderr.readline()
+        assert "cannot be reached" in first_words
+        assert "Ctrl-C stops" in first_words
+        done = subprocess.run(
+            [COINFLOWER, "server", cluster.settings, "--port", str(port)],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    finally:
+        for client in clients:
+            client.send_signal(signal.SIGTERM)
+        told = [client.communicate(timeout=30)[1] for client in clients]
+    assert [client.returncode for client in clients] == [0, 0], told
+    assert all("Traceback" not in text for text in told)
+    assert [len(charges) for charges in check_ledgers(cluster).values()] == [3, 3]
+    assert not processes(tmp_path)

@@ -1,0 +1,5 @@
+"""What can go wrong outside of this program; always told in a sentence."""
+
+
+class DeploymentError(RuntimeError):
+    """Something that the program depends on failed: a port, a process, a run."""

@@ -1,0 +1,142 @@
+"""A data owner on disk: thirty small images, a policy and a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+
+from accounting.coin import CoinSource
+from accounting.ledger import Ledger
+from accounting.ledger_entries import Entry
+from client.data import load_local_data
+from client.participant import Participant
+from learning import Randomness, SecureRandom, build_model, flatten_parameters
+from protocol.messages import vector_to_bytes
+from protocol.policy import load_policy
+from protocol.terms import Mode, Terms
+
+SAMPLES = 30
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Coins:
+    """Coins that fall as told, over and over."""
+
+    insecure = True
+
+    def __init__(self, *falls: bool) -> None:
+        self._falls = falls
+        self._flipped = 0
+
+    def coin(self, p: float) -> bool:
+        assert 0 < p <= 1
+        self._flipped += 1
+        return self._falls[(self._flipped - 1) % len(self._falls)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """The files of a data owner."""
+
+    policy: Path
+
+    @property
+    def ledger(self) -> Path:
+        return load_policy(self.policy).ledger
+
+    def change(self, **changes: Any) -> None:
+        """Edit the policy; None takes a key out."""
+        import tomllib
+
+        table = {**tomllib.loads(self.policy.read_text()), **changes}
+        kept = {key: value for key, value in table.items() if value is not None}
+        self.policy.write_text(tomli_w.dumps(kept))
+
+    def open(self) -> Participant:
+        """Open as a client does when it starts."""
+        return Participant.open(self.policy)
+
+    def open_with(
+        self, *falls: bool, randomness: Randomness | None = None, ledger: Any = None
+    ) -> Participant:
+        """Open with coins that fall as told, and secure noise unless given."""
+        policy = load_policy(self.policy)
+        coins: CoinSource | None = Coins(*falls) if falls else None
+        return Participant(
+            policy,
+            ledger or Ledger.open(policy.ledger, data_set=policy.data_set, coins=coins),
+            load_local_data(policy),
+            randomness or SecureRandom(),
+        )
+
+    def entries(self, kind: str | None = None) -> list[Entry]:
+        """What the ledger holds, read by somebody else."""
+        with Ledger.open(self.ledger, read_only=True) as ledger:
+            return [entry for entry in ledger.history() if kind in (None, entry.kind)]
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Owner:
+    generator = np.random.default_rng(3)
+    inputs = generator.random((SAMPLES, 8, 8)).astype(np.float32)
+    targets = np.arange(SAMPLES) % 10
+    np.savez(
+        tmp_path / "images.npz", x_train=inputs, y_train=targets, x_test=inputs, y_test=targets
+    )
+    policy: dict[str, Any] = {
+        "data_set": "ward 7",
+        "data": "images.npz",
+        "ledger": "ward7.db",
+        "declared_size": SAMPLES,
+        "modes": [str(mode) for mode in Mode],
+        "largest_p": 1.0,
+        "largest_q": 1.0,
+        "largest_clip_norm": 1.0,
+        "least_noise_multiplier": 1.5,
+        "budget": {"epsilon": 40.0, "delta": 1e-5},
+    }
+    path = tmp_path / "policy.toml"
+    path.write_text(tomli_w.dumps(policy))
+    Ledger.create(tmp_path / "ward7.db", "ward 7").close()
+    return Owner(policy=path)
+
+
+@pytest.fixture(scope="session")
+def make_terms() -> Callable[..., Terms]:
+    def make(mode: Mode = Mode.UNTRUSTED, **changes: Any) -> Terms:
+        fields: dict[str, Any] = {
+            "experiment": "trial",
+            "mode": mode,
+            "p": 1.0 if mode is Mode.LOCAL_ONLY else 0.5,
+            "q": 0.5,
+            "clip_norm": 1.0,
+            "noise_multiplier": 1.5 if mode.is_private else 0.0,
+            "rounds": 8,
+            "rounds_per_invitation": 4,
+            "model": "digits",
+            "classes": 10,
+            "learning_rate": 1.0,
+        }
+        return Terms(**{**fields, **changes})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def weights() -> bytes:
+    """The model of a round, as it travels."""
+    return vector_to_bytes(flatten_parameters(build_model("digits", classes=10)).numpy())

@@ -1,0 +1,64 @@
+"""A client's own data: all of a data set, or its share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client.data import load_local_data
+from protocol.policy import load_policy
+
+
+def test_without_a_share_all_training_rows_are_the_clients(owner: Any) -> None:
+    data = load_local_data(load_policy(owner.policy))
+    assert len(data) == 30
+    assert data.inputs.shape == (30, 8, 8)
+
+
+def test_more_rows_than_declared_are_refused(owner: Any) -> None:
+    owner.change(declared_size=29)
+    with pytest.raises(ValueError, match="has 30 elements, more than the declared 29"):
+        load_local_data(load_policy(owner.policy))
+
+
+def test_fewer_rows_than_declared_are_fine(owner: Any) -> None:
+    owner.change(declared_size=1000)
+    assert len(load_local_data(load_policy(owner.policy))) == 30
+
+
+def test_shares_are_disjoint_and_complete(owner: Any) -> None:
+    rows = []
+    for index in range(4):
+        owner.change(share={"clients": 4, "index": index, "seed": 2})
+        rows.append(load_local_data(load_policy(owner.policy)).inputs.reshape(-1, 64))
+    owner.change(share=None)
+    whole = load_local_data(load_policy(owner.policy)).inputs.reshape(-1, 64)
+    together = np.concatenate(rows)
+    assert sorted(map(bytes, together)) == sorted(map(bytes, whole))
+
+
+def test_another_seed_is_another_share(owner: Any) -> None:
+    shares = []
+    for seed in (1, 2):
+        owner.change(share={"clients": 3, "index": 0, "seed": seed})
+        shares.append(load_local_data(load_policy(owner.policy)).inputs)
+    assert not np.array_equal(*shares)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"data": "nowhere"}, "data 'nowhere' does not exist"),
+        ({"share": {"clients": 31, "index": 0}}, "clients is 31, but must be from 1 to 30"),
+        ({"share": {"clients": 3, "index": 0, "how": "fair"}}, "partition is 'fair'"),
+        ({"share": {"clients": 3, "index": 0, "how": "writer"}}, "needs writer ids"),
+    ],
+)
+def test_data_that_cannot_be_had_is_a_sentence(
+    owner: Any, changes: dict[str, Any], sentence: str
+) -> None:
+    owner.change(**changes)
+    with pytest.raises(ValueError, match=sentence):
+        load_local_data(load_policy(owner.policy))

@@ -1,0 +1,294 @@
+"""The policy of a data owner: its file, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from accounting.ledger_entries import Budget
+from protocol.policy import BUILT_IN_MODELS, Policy, Refusal, RefusedError, Share, load_policy
+from protocol.terms import Mode, Terms
+
+TERMS: dict[str, Any] = {
+    "experiment": "trial",
+    "mode": Mode.TRUSTED,
+    "p": 0.5,
+    "q": 0.1,
+    "clip_norm": 1.0,
+    "noise_multiplier": 1.5,
+    "rounds": 20,
+    "model": "digits",
+    "classes": 10,
+    "learning_rate": 0.5,
+}
+POLICY: dict[str, Any] = {
+    "data_set": "ward 7",
+    "data": "digits",
+    "ledger": Path("ward7.db"),
+    "declared_size": 100,
+    "modes": frozenset({Mode.TRUSTED, Mode.UNTRUSTED}),
+    "largest_p": 0.5,
+    "largest_q": 0.1,
+    "largest_clip_norm": 1.0,
+    "least_noise_multiplier": 1.5,
+    "budget": Budget(epsilon=3.0, delta=1e-5),
+}
+FILE: dict[str, Any] = {
+    **POLICY,
+    "ledger": "ward7.db",
+    "modes": ["trusted", "untrusted"],
+    "budget": {"epsilon": 3.0, "delta": 1e-5},
+}
+
+
+def terms(**changes: Any) -> Terms:
+    return Terms(**{**TERMS, **changes})
+
+
+def policy(**changes: Any) -> Policy:
+    return Policy(**{**POLICY, **changes})
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    """A policy file with the changes; None takes a key out."""
+    table = {key: value for key, value in {**FILE, **changes}.items() if value is not None}
+    path = folder / "policy.toml"
+    path.write_text(tomli_w.dumps(table))
+    return path
+
+
+def test_terms_exactly_at_the_limits_are_allowed() -> None:
+    policy().require(terms())
+    policy().require(terms(mode=Mode.UNTRUSTED))
+
+
+def test_stronger_terms_are_allowed() -> None:
+    policy().require(terms(p=0.4, q=0.05, clip_norm=0.5, noise_multiplier=2.0))
+
+
+WEAKER = [
+    ({"mode": Mode.QUIET}, Refusal.MODE),
+    ({"mode": Mode.LOCAL_ONLY, "p": 1.0}, Refusal.MODE),
+    ({"mode": Mode.NONE, "noise_multiplier": 0.0}, Refusal.MODE),
+    ({"p": 0.5000001}, Refusal.PARTICIPATION),
+    ({"q": 0.1000001}, Refusal.SAMPLING),
+    ({"clip_norm": 1.0000001}, Refusal.CLIPPING),
+    ({"noise_multiplier": 1.4999999}, Refusal.NOISE),
+    ({"model": "paper-cnn-2"}, Refusal.MODEL),
+    ({"model": "os:system"}, Refusal.MODEL),
+]
+
+
+@pytest.mark.parametrize(("changes", "refusal"), WEAKER)
+def test_anything_weaker_is_refused_with_its_reason(
+    changes: dict[str, Any], refusal: Refusal
+) -> None:
+    with pytest.raises(RefusedError) as caught:
+        policy().require(terms(**changes))
+    assert caught.value.refusal is refusal
+
+
+def test_without_privacy_p_and_q_still_bind_and_noise_does_not() -> None:
+    open_minded = policy(modes=frozenset({Mode.NONE}))
+    bare = {"mode": Mode.NONE, "noise_multiplier": 0.0, "clip_norm": math.inf}
+    open_minded.require(terms(**bare))
+    with pytest.raises(RefusedError) as caught:
+        open_minded.require(terms(**bare, p=0.6))
+    assert caught.value.refusal is Refusal.PARTICIPATION
+
+
+@pytest.mark.parametrize("refusal", Refusal)
+def test_what_is_told_to_the_server_is_a_sentence_without_figures(refusal: Refusal) -> None:
+    assert re.fullmatch(r"[A-Z][^\d]*\.", refusal.value)
+
+
+def test_the_figures_are_in_the_text_for_the_owner() -> None:
+    with pytest.raises(RefusedError, match=r"noise multiplier = 1\.2 < 1\.5") as caught:
+        policy().require(terms(noise_multiplier=1.2))
+    assert "1.2" not in caught.value.refusal.value
+
+
+def test_a_file_gives_the_policy_it_says(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert load_policy(path) == policy(ledger=tmp_path / "ward7.db", models=BUILT_IN_MODELS)
+
+
+def test_all_that_is_optional_is_read(tmp_path: Path) -> None:
+    share = {"clients": 4, "index": 3, "how": "dirichlet", "seed": 9, "alpha": 0.3}
+    path = written(tmp_path, share=share, models=["mine:model"], insecure_seed=5)
+    loaded = load_policy(path)
+    assert loaded.share == Share(clients=4, index=3, how="dirichlet", seed=9, alpha=0.3)
+    assert loaded.models == {"mine:model"}
+    assert loaded.insecure_seed == 5
+
+
+def test_relative_paths_start_at_the_policys_folder(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    loaded = load_policy(written(tmp_path, data="images", ledger="books/ward7.db"))
+    assert loaded.data == str(tmp_path / "images")
+    assert loaded.ledger == tmp_path / "books" / "ward7.db"
+
+
+def test_absolute_paths_and_names_stay_as_they_are(tmp_path: Path) -> None:
+    loaded = load_policy(written(tmp_path, data="mnist", ledger="/var/ledgers/ward7.db"))
+    assert loaded.data == "mnist"
+    assert loaded.ledger == Path("/var/ledgers/ward7.db")
+
+
+def test_a_budget_of_zero_is_zero_and_not_no_limit(tmp_path: Path) -> None:
+    loaded = load_policy(written(tmp_path, budget={"epsilon": 0, "delta": 1e-5}))
+    assert loaded.budget == Budget(epsilon=0, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [
+        ("declared-size", "declared_size"),
+        ("largest_clipnorm", "largest_clip_norm"),
+        ("least_noise_multipler", "least_noise_multiplier"),
+        ("mode", "modes"),
+        ("largestp", "largest_p"),
+    ],
+)
+def test_a_misspelt_key_is_told_the_nearest_right_one(
+    tmp_path: Path, typo: str, meant: str
+) -> None:
+    path = written(tmp_path, **{meant: None, typo: FILE[meant]})
+    with pytest.raises(ValueError, match=f"{path} has an unknown key '{typo}'.*'{meant}'"):
+        load_policy(path)
+
+
+@pytest.mark.parametrize(
+    ("table", "content", "typo", "meant"),
+    [
+        ("budget", {"epsilon": 1.0, "detla": 1e-5}, "detla", "delta"),
+        ("share", {"client": 3, "index": 1}, "client", "clients"),
+    ],
+)
+def test_a_misspelt_key_in_a_table_is_told_where_it_is(
+    tmp_path: Path, table: str, content: dict[str, Any], typo: str, meant: str
+) -> None:
+    path = written(tmp_path, **{table: content})
+    with pytest.raises(ValueError, match=rf"\[{table}\], has an unknown key '{typo}'.*'{meant}'"):
+        load_policy(path)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "data_set",
+        "data",
+        "ledger",
+        "declared_size",
+        "modes",
+        "largest_p",
+        "largest_q",
+        "largest_clip_norm",
+        "least_noise_multiplier",
+        "budget",
+    ],
+)
+def test_no_limit_has_a_silent_default(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ValueError, match=f"lacks '{key}'"):
+        load_policy(written(tmp_path, **{key: None}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"declared_size": 0}, "declared_size = 0 must be an integer of at least 1"),
+        ({"declared_size": 10.5}, "declared_size = 10.5 must be an integer"),
+        ({"declared_size": True}, "declared_size = True must be a number"),
+        ({"largest_p": 1.5}, "largest_p = 1.5 is not a probability"),
+        ({"largest_p": True}, "largest_p = True must be a number"),
+        ({"largest_q": "0.1"}, "largest_q = '0.1' must be a number"),
+        ({"largest_q": math.nan}, "largest_q = nan is not a probability"),
+        ({"largest_clip_norm": 0}, "largest_clip_norm = 0 must be above 0"),
+        ({"largest_clip_norm": math.nan}, "largest_clip_norm = nan must be above 0"),
+        ({"largest_clip_norm": "big"}, "largest_clip_norm = 'big' must be a number"),
+        ({"least_noise_multiplier": -1}, "least_noise_multiplier = -1 must be at least 0"),
+        ({"least_noise_multiplier": math.nan}, "least_noise_multiplier = nan must be at least 0"),
+        ({"modes": []}, "modes is empty; allow at least one of trusted"),
+        ({"modes": ["trustd"]}, "mode = 'trustd' is unknown; choose one of"),
+        ({"modes": "trusted"}, "modes must be a list of texts"),
+        ({"modes": [1]}, "modes must be a list of texts"),
+        ({"models": "digits"}, "models must be a list of texts"),
+        ({"models": []}, "models is empty"),
+        ({"data_set": ""}, "data_set must be a text that is not empty"),
+        ({"data": 3}, "data must be a text that is not empty"),
+        ({"ledger": ""}, "ledger must be a text that is not empty"),
+        ({"insecure_seed": False}, "insecure_seed = False must be a number"),
+        ({"insecure_seed": -1}, "insecure_seed = -1 must be an integer of at least 0"),
+        ({"budget": 3.0}, r"\[budget\] must be a table"),
+        ({"budget": {"epsilon": 1.0}}, r"\[budget\], lacks 'delta'"),
+        ({"budget": {"epsilon": -1.0, "delta": 1e-5}}, "epsilon = -1.0 must be"),
+        ({"budget": {"epsilon": math.inf, "delta": 1e-5}}, "epsilon = inf must be a finite"),
+        ({"budget": {"epsilon": True, "delta": 1e-5}}, "epsilon = True must be a number"),
+        ({"budget": {"epsilon": 1.0, "delta": 0}}, "delta = 0 must lie strictly between"),
+        ({"budget": {"epsilon": 1.0, "delta": 1}}, "delta = 1 must lie strictly between"),
+        ({"share": {"clients": 3, "index": 3}}, "share.index = 3 must lie in 0 to 2"),
+        ({"share": {"clients": 0, "index": 0}}, "share.clients = 0 must be"),
+        ({"share": {"clients": "3", "index": 0}}, "clients = '3' must be a number"),
+        ({"share": {"clients": 3, "index": 0, "alpha": 0}}, "share.alpha = 0 must be"),
+        ({"share": [1]}, r"\[share\] must be a table"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    path = written(tmp_path, **changes)
+    with pytest.raises(ValueError, match=f"The policy {path}.*{sentence}"):
+        load_policy(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"There is no file {tmp_path}/no.toml"):
+        load_policy(tmp_path / "no.toml")
+
+
+def test_a_folder_is_no_policy(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_policy(tmp_path)
+
+
+@given(st.binary(max_size=200))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_the_file_holds_only_a_value_error_comes_out(tmp_path: Path, junk: bytes) -> None:
+    path = tmp_path / "junk.toml"
+    path.write_bytes(junk)
+    with pytest.raises(ValueError, match=r"junk\.toml"):
+        load_policy(path)
+
+
+@given(
+    key=st.sampled_from(sorted(FILE)),
+    value=st.one_of(
+        st.booleans(),
+        st.integers(-(2**63), 2**63 - 1),
+        st.floats(),
+        st.text(max_size=5),
+        st.lists(st.integers(0, 3) | st.text(max_size=3), max_size=3),
+        st.dictionaries(st.text(max_size=5), st.integers(0, 3), max_size=2),
+    ),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_one_key_of_junk_is_a_value_error_or_a_policy_that_is_no_weaker(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    path = written(tmp_path, **{key: value})
+    try:
+        loaded = load_policy(path)
+    except ValueError:
+        return
+    assert 0 < loaded.largest_p <= 1
+    assert 0 < loaded.largest_q <= 1
+    assert loaded.least_noise_multiplier >= 0
+    assert loaded.modes <= set(Mode)
+    assert math.isfinite(loaded.budget.epsilon)
