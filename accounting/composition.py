@@ -177,8 +177,9 @@ def _reach(scheme: Scheme, tail: float) -> float:
     """Return an ε with δ(ε) ≤ tail, at most a tenth above the least."""
     # One call for many points costs little more than for one.
     coarse: Array = 1e-9 * 4.0 ** np.arange(16, dtype=np.float64)
-    while not (below := scheme.delta(coarse) <= tail).any():
-        coarse = coarse * 4.0**16
-    first = coarse[np.argmax(below)]
+    above = int(np.count_nonzero(scheme.delta(coarse) > tail))
+    first = float(coarse[min(above, coarse.size - 1)])
+    while scheme.delta(first) > tail:
+        first *= 4
     fine: Array = np.geomspace(first / 4, first, 16)
     return float(fine[np.argmax(scheme.delta(fine) <= tail)])

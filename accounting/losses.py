@@ -24,9 +24,10 @@ Array = npt.NDArray[np.float64]
 
 # Neighbouring knots x < y have y ≤ x·(1 + this) once the lattice is finer than that: losses of
 # size x then gain at most (this/2)² of their square in variance, far below what can be seen.
-_KNOT_RATIO = 0.005
-# Chernoff's bound is taken at orders around the one that is best for a normal distribution.
-_ORDERS = np.geomspace(1 / 16, 16, 25)
+_KNOT_RATIO = 0.01
+# Chernoff's bound is taken at so many orders, around those that are best for sums that are close
+# to normal and for sums of rare large losses.
+_ORDERS = 48
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,11 @@ class Losses:
         if variance == 0:
             return low, high
         log_share = math.log(2 / truncation)
-        orders = _ORDERS * math.sqrt(2 * log_share / (count * variance))
+        best_if_normal = math.sqrt(2 * log_share / (count * variance))
+        best_if_rare = log_share / self.mass.size
+        orders = np.geomspace(
+            min(best_if_normal, best_if_rare) / 8, max(best_if_normal, best_if_rare) * 8, _ORDERS
+        )
         powers = np.log(mass)[:, None] + index[:, None] * orders
         high = min(high, math.ceil(np.min((count * log_sum(powers) + log_share) / orders)))
         powers = np.log(mass)[:, None] - index[:, None] * orders

@@ -42,7 +42,7 @@ from flwr.proto.message_pb2 import (
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
-from flwr.supercore.error import FlowerError
+from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_id,
@@ -54,6 +54,8 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 from flwr.supernode.fleet_http_client import FleetHttpClient
+
+from client.trouble import clock_trouble, transport_trouble
 
 if TYPE_CHECKING:
     from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
@@ -69,6 +71,11 @@ _BULK_TIMEOUT_SECONDS = 120.0
 _BULK_BYTES = 1 << 18
 _SIGNATURE_SECONDS = 60.0
 _OBJECT_DEADLINE_SECONDS = 120.0
+# The SuperLink does not say which.
+_NOT_ACTIVATED = (
+    "its key is not allowed there, or another client is using the same key; a client that crashed "
+    "counts as there for 20 s"
+)
 
 
 class UnreachableError(Exception):
@@ -284,13 +291,15 @@ class Link:
             if status in (502, 503, 504):
                 raise UnreachableError(f"its gateway says {status}") from error
             if status == 401:
-                raise ForgottenError from error
+                raise ForgottenError(clock_trouble(error.response)) from error
             if status == 403:
                 raise LostMessageError("its run is over") from error
             known = FlowerError.from_json(error.response.text)
+            if known and known.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
+                raise RefusedError(_NOT_ACTIVATED) from error
             raise RefusedError(known.message if known else f"HTTP status {status}") from error
         except httpx.TransportError as error:
-            raise UnreachableError(str(error) or type(error).__name__) from error
+            raise UnreachableError(transport_trouble(error)) from error
         except ValueError as error:
             raise UnreachableError("what answers there is not a SuperLink") from error
         except RuntimeError as error:

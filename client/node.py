@@ -72,6 +72,7 @@ class ResidentNode:
         heartbeat_interval: The SuperLink takes the node for gone after twice this time of silence;
             Flower allows 10 to 1800 seconds.
         max_backoff: Longest pause between two attempts to reach the SuperLink.
+        drain_seconds: How much longer a message in hand may take, once told to stop.
         company: Shared by the nodes of one process; None stands for a node on its own.
         logger: Where the node says what happens to it.
 
@@ -93,6 +94,7 @@ class ResidentNode:
         poll_interval: float = 0.4,
         heartbeat_interval: float = 10.0,
         max_backoff: float = 5.0,
+        drain_seconds: float = 0.0,
         company: Company | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
@@ -111,6 +113,7 @@ class ResidentNode:
         self._poll_interval = poll_interval
         self._heartbeat_interval = heartbeat_interval
         self._max_backoff = max_backoff
+        self._drain_seconds = drain_seconds
         self._company = Company() if company is None else company
         self._log = logging.getLogger(__name__) if logger is None else logger
         self._contexts: OrderedDict[int, Context] = OrderedDict()
@@ -119,10 +122,19 @@ class ResidentNode:
         self._reminded_at: float | None = None
         self._eager_until = 0.0
         self._news = 0
+        self._in_hand = False
         self.node_id: int | None = None
 
+    @property
+    def joined(self) -> bool:
+        """Whether the SuperLink knows this node and answered when last asked."""
+        return self._link is not None and self._reminded_at is None
+
     def run(self) -> None:
-        """Be a node until ``stop`` is set; returns within about two seconds of that."""
+        """Be a node until ``stop`` is set.
+
+        Returns within about two seconds of that, or ``drain_seconds`` more if a message is in hand.
+        """
         worker = threading.Thread(target=self._serve, name="coinflower-node", daemon=True)
         heart = threading.Thread(target=self._keep_alive, name="coinflower-heart", daemon=True)
         with self._company.membership():
@@ -133,6 +145,9 @@ class ResidentNode:
             # Threads that wait for a silent network, or for a handler, are left behind: they are
             # daemons, and find their connection closed.
             worker.join(_STOP_PATIENCE_SECONDS)
+            patience = time.monotonic() + self._drain_seconds
+            while self._in_hand and worker.is_alive() and time.monotonic() < patience:
+                worker.join(_STOP_PATIENCE_SECONDS)
         if worker.is_alive():
             self._log.warning("Stopped while a message was being handled or the network was silent")
         link, self._link, self.node_id = self._link, None, None
@@ -187,15 +202,20 @@ class ResidentNode:
             self._poll_interval / (_EAGERNESS if eager else 1), news=self._news
         )
         self._news = self._company.news
+        if self._stop.is_set():
+            return
         arrival = self._insist(link.poll)
         if arrival is None:
             return
         self._company.tell()
         message, tree = arrival
+        self._in_hand = True
         try:
             self._handle(link, message, tree)
         except (LostMessageError, RefusedError) as error:
             self._log.warning("A %s message is dropped: %s", message.metadata.message_type, error)
+        finally:
+            self._in_hand = False
         # The next message of a round tends to follow soon.
         self._eager_until = time.monotonic() + _EAGER_SECONDS
 
@@ -258,7 +278,7 @@ class ResidentNode:
     def _insist(self, attempt: Callable[[], Result], *, joining: bool = False) -> Result:
         """Try until the SuperLink can be reached, saying so if it cannot."""
         backoff = _FIRST_BACKOFF_SECONDS
-        while not self._stop.is_set():
+        while True:
             try:
                 result = attempt()
             except UnreachableError as error:
@@ -267,21 +287,19 @@ class ResidentNode:
                 if not joining:
                     raise
                 self._complain("does not accept this node", error)
-            except ForgottenError:
+            except ForgottenError as error:
                 if not joining:
                     raise
-                self._complain(
-                    "does not accept this node",
-                    "its key is not registered there, or the two clocks are seconds apart",
-                )
+                why = str(error) or "it does not take this key's signature"
+                self._complain("does not accept this node", why)
             else:
                 if self._reminded_at is not None:
                     self._log.info("The SuperLink at %s answers again", self._address)
                     self._reminded_at = None
                 return result
-            self._stop.wait(backoff * random.uniform(0.7, 1.0))
+            if self._stop.wait(backoff * random.uniform(0.7, 1.0)):
+                raise _Stopped
             backoff = min(2 * backoff, self._max_backoff)
-        raise _Stopped
 
     def _complain(
         self,

@@ -8,7 +8,7 @@ import click
 import typer
 
 from accounting.ledger_file import LedgerError
-from deploy import cli_compare, cli_ledger, cli_paper, cli_privacy, cli_run
+from deploy import cli_compare, cli_ledger, cli_paper, cli_privacy, cli_run, cli_simulate
 from deploy.cli_output import complain
 from deploy.errors import DeploymentError
 
@@ -31,6 +31,7 @@ for command in (
     cli_compare.plan,
     cli_paper.paper,
     cli_run.run,
+    cli_simulate.simulate,
     cli_run.client,
     cli_run.server,
 ):

@@ -1,10 +1,8 @@
-"""The commands that train: a local federation, or its pieces on separate machines."""
+"""The command that trains with a federation on this machine."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import math
 import signal
 import threading
 import time
@@ -173,94 +171,3 @@ def _print_results(results: dict[str, Any]) -> None:
     if not results["private"]:
         console.print("NO PRIVACY: this run protects nothing.", style="red")
     console.print(f"Results, model, ledgers and policies: {results['out']}", highlight=False)
-
-
-def client(
-    policy: Annotated[Path, typer.Argument(help="The owner's policy (TOML).")],
-    superlink: Annotated[str, typer.Option(help="host:port of the SuperLink.")],
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Plain HTTP; only for a SuperLink on this machine.")
-    ] = False,
-    root_certificates: Annotated[
-        Path | None, typer.Option(help="PEM file of the authority to trust.")
-    ] = None,
-    private_key: Annotated[
-        Path | None, typer.Option(help="This node's key (ssh-keygen -t ecdsa -b 384).")
-    ] = None,
-) -> None:
-    """Join a federation as a data owner and stay until Ctrl-C or SIGTERM."""
-    import torch
-
-    from client.app import app, participant_of
-    from client.node import ResidentNode, load_private_key
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    torch.set_num_threads(1)
-    _open_participant(policy, participant_of)
-    with stop_on_signals() as stop:
-        ResidentNode(
-            superlink,
-            app,
-            stop=stop,
-            node_config={"policy": str(policy.absolute())},
-            insecure=insecure,
-            root_certificates=None if root_certificates is None else root_certificates.read_bytes(),
-            private_key=None if private_key is None else load_private_key(private_key),
-            runtime=0.0,
-        ).run()
-
-
-def _open_participant(policy: Path, participant_of: Any) -> None:
-    """Open policy, data and ledger now, so that what is wrong shows before anybody asks."""
-    from flwr.app import Context, RecordDict
-
-    participant_of(
-        Context(
-            run_id=0,
-            node_id=0,
-            node_config={"policy": str(policy.absolute())},
-            state=RecordDict(),
-            run_config={},
-        )
-    )
-
-
-def server(
-    settings: Annotated[Path, typer.Argument(help="Settings of the run (TOML).")],
-    port: Annotated[int, typer.Option(help="Port of the SuperLink.")] = 8000,
-    folder: Annotated[Path, typer.Option(help="For the SuperLink's logs and files.")] = Path(
-        "superlink"
-    ),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
-) -> None:
-    """Run a SuperLink on this machine's loopback and the parameter server on it."""
-    from dataclasses import replace
-
-    from deploy.local_run import RunFailedError
-    from deploy.run_app import write_app
-    from deploy.superlink import Superlink
-    from server.journal import read_status
-    from server.settings import load_settings, save_settings
-
-    loaded = load_settings(settings)
-    if resume:
-        loaded = replace(loaded, resume=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    effective = folder.absolute() / "settings.toml"
-    save_settings(loaded, effective)
-    app = write_app(
-        folder / "app",
-        serverapp="server.app:app",
-        clientapp="client.app:app",
-        config={"settings": str(effective)},
-    )
-    with stop_on_signals() as stop, Superlink(folder, port=port) as superlink:
-        console.print(f"SuperLink at {superlink.address}; waiting for clients.", highlight=False)
-        run_id = superlink.start_run(app)
-        status = superlink.wait(run_id, timeout=math.inf, stop=stop)
-        if not status.finished:
-            superlink.stop_run(run_id)
-        elif not status.completed:
-            raise RunFailedError(read_status(loaded.state).get("message") or status.details)
-    console.print(f"Done: {loaded.state}", highlight=False)

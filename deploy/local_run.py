@@ -91,7 +91,7 @@ def run_cluster(
                 log = superlink.run_log(run_id)
                 (cluster.folder / "logs" / "server.log").write_text(log)
                 raise RunFailedError(reason or f"The run failed: see {superlink.log_file}.")
-            if state.get("state") in ("waiting", "running") and not _is_alive(state["pid"]):
+            if state.get("state") in ("waiting", "running") and not is_alive(state["pid"]):
                 # Flower would notice only after a minute without heartbeat.
                 raise RunFailedError(
                     "The server's process ended in mid-run; go on with: "
@@ -100,7 +100,7 @@ def run_cluster(
         superlink.stop_run(run_id)
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Return whether a process of this machine is there and not yet a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]

@@ -128,7 +128,7 @@ class Superlink:
         self._directory = directory
         self._host = host
         self._tls = tls
-        self._authenticate_nodes = authenticate_nodes
+        self.authenticates_nodes = authenticate_nodes
         self._simulated_nodes = simulated_nodes
         self._environment = dict(environment or {})
         self._guard: subprocess.Popen[bytes] | None = None
@@ -147,7 +147,7 @@ class Superlink:
         Raises:
             SuperlinkError: If the port is in use, or the SuperLink ends or stays silent.
         """
-        if not _is_free(self._host, self.port):
+        if not is_free(self._host, self.port):
             raise SuperlinkError(
                 f"Port {self.port} on {self._host} is in use by another program; "
                 "choose another port or stop that program."
@@ -258,6 +258,14 @@ class Superlink:
         nodes = self._ask(self._client().ListNodes, ListNodesRequest()).nodes_info
         return [node.node_id for node in nodes if node.status == "online"]
 
+    def ask(self, question: Callable[[ControlHttpClient], Response]) -> Response:
+        """What the Control API answers to a question.
+
+        Raises:
+            SuperlinkError: It refuses, is silent, or has ended.
+        """
+        return self._ask(question, self._client())
+
     def _command(self, binaries: Path) -> list[str]:
         command = [str(binaries / "flower-superlink"), "--disable-runtime-dependency-installation"]
         command += ["--host", self._host, "--port", str(self.port)]
@@ -267,7 +275,7 @@ class Superlink:
         command += ["--ssl-ca-certfile", str(self._tls.ca)]
         command += ["--ssl-certfile", str(self._tls.certificate)]
         command += ["--ssl-keyfile", str(self._tls.key)]
-        return [*command, "--enable-supernode-auth"] if self._authenticate_nodes else command
+        return [*command, "--enable-supernode-auth"] if self.authenticates_nodes else command
 
     def _connect(self) -> ControlHttpClient:
         from flwr.supercore.control import ControlHttpClient
@@ -320,7 +328,8 @@ def free_port(host: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def _is_free(host: str, port: int) -> bool:
+def is_free(host: str, port: int) -> bool:
+    """Return whether a program may listen there."""
     with socket.socket() as probe:
         # As the SuperLink does: a port whose last connections are still fading away is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

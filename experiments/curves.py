@@ -34,9 +34,11 @@ def new_axes(title: str, x_label: str, y_label: str, *, height: float = 5.0) -> 
 
 
 def require_drawable(path: Path | None) -> Path | None:
-    """Return the path; refuse a suffix that cannot be drawn."""
+    """Return the path; refuse one that cannot be drawn to."""
     if path is not None and path.suffix not in SUFFIXES:
         raise ValueError(f"{path} cannot be drawn: its name must end in {', '.join(SUFFIXES)}.")
+    if path is not None and not path.parent.is_dir():
+        raise ValueError(f"{path} cannot be drawn: there is no folder {path.parent}.")
     return path
 
 

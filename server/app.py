@@ -39,6 +39,10 @@ logger = logging.getLogger("coinflower.server")
 app = ServerApp()
 
 
+class StoppedError(Exception):
+    """The run was asked to end, and did so between two rounds."""
+
+
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment."""
@@ -46,6 +50,8 @@ def main(grid: Grid, context: Context) -> None:
     journal = Journal(settings.state, insecure=settings.insecure_seed is not None)
     try:
         run(grid, settings, journal)
+    except StoppedError:
+        logger.info("Stopped between two rounds, as asked; the checkpoint is complete.")
     except Exception as error:
         journal.status("failed", message=str(error))
         raise
@@ -55,6 +61,7 @@ def run(grid: Grid, settings: Settings, journal: Journal) -> None:
     """Train as the settings say.
 
     Raises:
+        StoppedError: Somebody asked for it, and a round had just ended.
         ValueError: A checkpoint is there but not to be resumed, or of other terms.
         TooFewClientsError: Too few clients for too long.
     """
@@ -87,6 +94,9 @@ def run(grid: Grid, settings: Settings, journal: Journal) -> None:
             accuracy = evaluate(model, test.test_inputs, test.test_targets)
         journal.round(reports[-1], accuracy)
         journal.status("running", round_=round_)
+        if round_ < terms.rounds and journal.asked_to_stop():
+            journal.status("stopped", round_=round_)
+            raise StoppedError
         return None if accuracy is None else MetricRecord({"accuracy": accuracy})
 
     strategy = RandomParticipation(

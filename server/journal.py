@@ -13,6 +13,7 @@ from server.strategy import RoundReport
 
 METRICS = "metrics.jsonl"
 STATUS = "status.json"
+_STOP = "stop"
 
 
 class Journal:
@@ -28,9 +29,14 @@ class Journal:
         self._stamp: dict[str, Any] = {"insecure": True} if insecure else {}
         folder.mkdir(parents=True, exist_ok=True)
         self._cut_torn_line()
+        (folder / _STOP).unlink(missing_ok=True)  # spoke to the run before
+
+    def asked_to_stop(self) -> bool:
+        """Whether somebody wants the run to end between two rounds."""
+        return (self._folder / _STOP).exists()
 
     def status(self, state: str, *, round_: int = 0, message: str = "") -> None:
-        """Say where the run stands: waiting, running, finished or failed."""
+        """Say where the run stands: waiting, running, stopped, finished or failed."""
         content = {"state": state, "round": round_, "message": message, "pid": os.getpid()}
         content |= self._stamp
         write_atomically(self._folder / STATUS, json.dumps(content).encode())
@@ -47,6 +53,11 @@ class Journal:
         content = path.read_bytes() if path.exists() else b""
         if content and not content.endswith(b"\n"):
             os.truncate(path, content.rfind(b"\n") + 1)
+
+
+def ask_to_stop(folder: Path) -> None:
+    """Ask the run in a state folder to end after its present round."""
+    (folder / _STOP).touch()
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

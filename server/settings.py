@@ -85,6 +85,8 @@ def load_settings(path: Path) -> Settings:
     try:
         if not isinstance(table["terms"], dict):
             raise ValueError("[terms] must be a table.")
+        if not isinstance(table["state"], str):
+            raise ValueError(f"state = {table['state']!r} must be a path.")
         terms = Terms.from_fields(table.pop("terms"))
         return Settings(terms=terms, state=path.parent / table.pop("state"), **table)
     except (TypeError, ValueError) as error:

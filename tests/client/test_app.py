@@ -24,10 +24,10 @@ from flwr.app.message import make_message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import client.app
 from accounting.ledger_file import LedgerError
 from client.app import SIMULATED_POLICIES, app, forget_participants, participant_of
 from client.node import FAILURE_REASON
+from client.participant import Participant
 from protocol import messages
 from protocol.messages import vector_from_bytes
 from protocol.policy import Refusal
@@ -300,7 +300,7 @@ def test_no_text_of_any_failure_leaves(
         raise error(secret)
 
     for name in ("enrol", "flip", "gradient_sum"):
-        monkeypatch.setattr(client.app.Participant, name, fail)
+        monkeypatch.setattr(Participant, name, fail)
     content = question(make_terms(), round=1, count=1, weights=weights)
     with caplog.at_level(logging.WARNING, "coinflower.client"):
         if kind == "query.enrol" and error is LedgerError:

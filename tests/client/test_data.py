@@ -44,7 +44,7 @@ def test_another_seed_is_another_share(owner: Any) -> None:
     for seed in (1, 2):
         owner.change(share={"clients": 3, "index": 0, "seed": seed})
         shares.append(load_local_data(load_policy(owner.policy)).inputs)
-    assert not np.array_equal(*shares)
+    assert not np.array_equal(shares[0], shares[1])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 import client.participant
 from accounting.ledger import Ledger
 from accounting.ledger_file import LedgerError
-from client.data import load_local_data
+from client.data import LocalData, load_local_data
 from client.participant import Participant, UnansweredError
 from learning import SecureRandom, build_model, clipped_gradient_sum, load_parameters, to_tensor
 from protocol.lattice import lattice_cell
@@ -613,7 +613,7 @@ def test_batch_sizes_follow_q_and_no_other_rate(
     monkeypatch.setattr(
         participant,
         "_data",
-        client.participant.LocalData(
+        LocalData(
             inputs=np.tile(data.inputs, (copies, 1, 1)), targets=np.tile(data.targets, copies)
         ),
     )

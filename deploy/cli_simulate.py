@@ -1,0 +1,104 @@
+"""The command that plays the algorithm at the paper's scale on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from deploy.cli_output import JsonFlag, console, number, print_json, warn
+from deploy.signals import stop_on_signals
+
+
+def simulate(
+    scenario: Annotated[str, typer.Argument(help="many-small or few-large.")],
+    data: Annotated[
+        str, typer.Option(help="Name or path of the data, or synthetic (the paper's size).")
+    ] = "synthetic",
+    iterations: Annotated[int, typer.Option(help="Number of iterations.")] = 300,
+    scheme: Annotated[
+        str, typer.Option(help="Analysis that chooses σ: certified, wcs, ols, cs, paper or none.")
+    ] = "certified",
+    total_epsilon: Annotated[
+        float | None,
+        typer.Option(help="ε for all iterations; else the paper's (0.015, 1e-6) for each."),
+    ] = None,
+    delta: Annotated[float, typer.Option(help="δ of the total ε.")] = 1e-5,
+    sigma: Annotated[float | None, typer.Option(help="Noise multiplier, instead.")] = None,
+    noise: Annotated[
+        str, typer.Option(help="Who adds noise: trusted, untrusted, quiet, central.")
+    ] = "trusted",
+    availability: Annotated[float, typer.Option(help="Chance that a client is there.")] = 1.0,
+    clip_norm: Annotated[float, typer.Option(help="Clip norm C.")] = 1.0,
+    learning_rate: Annotated[float, typer.Option(help="Step size.")] = 0.05,
+    momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.9,
+    model: Annotated[str, typer.Option(help="paper-cnn or package.module:function.")] = "paper-cnn",
+    evaluate_every: Annotated[int, typer.Option(help="Iterations between evaluations.")] = 50,
+    out: Annotated[Path | None, typer.Option(help="Folder for state and curve.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the state in --out.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed everything; INSECURE.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Simulate thousands of clients; σ by any analysis, ε always by the certified one."""
+    from experiments.simulated_run import Request, run_request
+
+    request = Request(
+        scenario=scenario,
+        data=data,
+        iterations=iterations,
+        scheme=scheme,
+        total_epsilon=total_epsilon,
+        delta=delta,
+        sigma=sigma,
+        noise=noise,
+        availability=availability,
+        clip_norm=clip_norm,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        model=model,
+        evaluate_every=evaluate_every,
+        out=out,
+        resume=resume,
+        seed=seed,
+    )
+    with stop_on_signals() as stop, _bar(iterations, quiet=as_json) as advance:
+        results = run_request(request, note=warn, progress=advance, stopped=stop.is_set)
+    if as_json:
+        print_json(results)
+    else:
+        _print_results(results)
+    if stop.is_set():
+        warn("stopped early" + (f"; go on with --resume --out {out}." if out else "."))
+        raise typer.Exit(130)
+
+
+@contextlib.contextmanager
+def _bar(iterations: int, *, quiet: bool) -> Any:
+    """Yield a function that shows a curve's progress, with steps a second and time left."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=quiet) as bar:
+        task = bar.add_task("simulating", total=iterations)
+
+        def advance(curve: Any) -> None:
+            rate = curve.iterations / curve.seconds if curve.seconds else 0.0
+            bar.update(task, completed=curve.iterations, description=f"{rate:.0f} steps/s")
+
+        yield advance
+
+
+def _print_results(results: dict[str, Any]) -> None:
+    accuracy = results["accuracy"]
+    shown = "not measured" if accuracy is None else f"{accuracy:.1%}"
+    console.print(
+        f"Accuracy [bold]{shown}[/bold] after {results['iterations']} iterations, "
+        f"{number(results['steps_per_second'])} steps/s"
+    )
+    console.print(
+        f"σ = {number(results['sigma'])} by {results['scheme']}; certified "
+        f"ε = {number(results['epsilon'])} at δ = {results['delta']:g}"
+    )

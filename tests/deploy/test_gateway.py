@@ -1,0 +1,210 @@
+"""The gateway's nginx, run for real on loopback before a tiny upstream that takes notes."""
+
+import contextlib
+import socket
+import ssl
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from gateways import NGINX, Gateway, Upstream, arguments, make_certificate
+
+from deploy.gateway import render_config, render_container_config
+from deploy.superlink import LOOPBACK, free_port
+
+ROOT = Path(__file__).parents[2]
+needs_nginx = pytest.mark.skipif(NGINX is None, reason="needs nginx (apt-get install nginx-light)")
+
+
+@pytest.fixture
+def folder():
+    """Return a folder that an unprivileged nginx may enter, as pytest's own may not be."""
+    with tempfile.TemporaryDirectory(prefix="gateway-") as name:
+        make_certificate(Path(name))
+        yield Path(name)
+
+
+@pytest.fixture
+def gateway(folder):
+    upstream = Upstream()
+    running = Gateway(folder, upstream=f"127.0.0.1:{upstream.server_port}")
+    running.upstream = upstream
+    yield running
+    running.close()
+    upstream.close()
+
+
+@needs_nginx
+def test_nodes_and_health_get_through(gateway):
+    assert gateway.ask("POST", "/v1/fleet/pull-messages", b"x" * 1000) == 200
+    assert gateway.ask("GET", "/health") == 200
+    assert gateway.upstream.seen == [
+        ("POST", "/v1/fleet/pull-messages", 1000),
+        ("GET", "/health", 0),
+    ]
+
+
+@needs_nginx
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("POST", "/v1/control/start-run"),
+        ("POST", "/v1/runtime/get-nodes"),
+        ("GET", "/"),
+        ("GET", "/docs"),
+        ("GET", "/openapi.json"),
+        ("POST", "/v1/fleet/../control/start-run"),
+        ("POST", "/v1/fleet/%2e%2e/control/start-run"),
+        ("POST", "/v1/fleet/..%2fcontrol/start-run"),
+        ("POST", "/v1/control/..%2ffleet/pull-messages"),
+        ("POST", "/v1/control/../fleet/pull-messages"),
+        ("POST", "/v1%2fcontrol/start-run"),
+        ("POST", "//v1/control/start-run"),
+        ("POST", "/v1//fleet/pull-messages"),
+        ("POST", "/v1/fleet//pull-messages"),
+        ("POST", "/v1/fleet/pull-messages/"),
+        ("POST", "/v1/fleet/"),
+        ("POST", "/v1/fleet"),
+        ("POST", "/v1/./fleet/pull-messages"),
+        ("POST", "/v1/%66leet/pull-messages"),
+        ("POST", "/V1/FLEET/pull-messages"),
+        ("POST", "/v1/fleet/pull-messages?to=/v1/control/start-run"),
+        ("POST", "/v1/fleet/pull-messages#/v1/control"),
+        ("POST", "/v1/fleet/pull-messages;/../../control/start-run"),
+        ("POST", "/v1/fleet/pull-messages%00"),
+        ("POST", "/v1/fleet\\..\\control\\start-run"),
+        ("POST", "http://localhost/v1/control/start-run"),
+        ("GET", "/health?x=1"),
+        ("GET", "/health/"),
+        ("GET", "/v1/fleet/pull-messages"),
+        ("PUT", "/v1/fleet/pull-messages"),
+        ("DELETE", "/v1/fleet/unregister-node"),
+        ("OPTIONS", "/v1/fleet/pull-messages"),
+        ("HEAD", "/health"),
+        ("POST", "/health"),
+        ("TRACE", "/health"),
+        ("CONNECT", "server:8000"),
+    ],
+)
+def test_nothing_else_gets_through(gateway, method, target):
+    assert gateway.ask(method, target) in (400, 404, 405)
+    assert gateway.upstream.seen == []
+
+
+@needs_nginx
+def test_a_second_request_hidden_in_a_body_is_only_a_body(gateway):
+    hidden = b"POST /v1/control/start-run HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    chunked = b"0\r\n\r\n" + hidden
+    head = (
+        "POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Length: {len(chunked)}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with gateway.connect() as link:
+        link.sendall(head.encode() + chunked)
+        assert gateway.status(link) in (200, 400)
+    assert all("control" not in path for _, path, _ in gateway.upstream.seen)
+
+
+@needs_nginx
+def test_a_chunk_of_a_model_passes_and_a_huge_body_does_not(gateway):
+    assert gateway.ask("POST", "/v1/fleet/push-object", b"x" * (5 * 2**20 + 1000)) == 200
+    head = "POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1073741824"
+    with gateway.connect() as link:
+        link.sendall(head.encode() + b"\r\n\r\n")
+        assert gateway.status(link) == 413
+    assert len(gateway.upstream.seen) == 1
+
+
+@needs_nginx
+def test_a_flood_from_one_address_is_told_to_come_later(gateway):
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    statuses = set()
+    with gateway.connect() as link:
+        link.sendall(request * 1500)
+        lines = link.makefile("rb")
+        while 503 not in statuses and (line := lines.readline()):
+            if line.startswith(b"HTTP/1.1 "):
+                statuses.add(int(line.split()[1]))
+    assert statuses == {200, 503}
+
+
+@needs_nginx
+def test_a_connection_that_dawdles_is_closed_and_others_are_served(gateway):
+    started = time.monotonic()
+    with gateway.connect(timeout=30) as slow:
+        slow.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: loc")
+        assert gateway.ask("GET", "/health") == 200
+        with contextlib.suppress(OSError):  # a reset says the same as an end
+            assert slow.recv(1000) == b""
+    assert time.monotonic() - started < 15
+
+
+@needs_nginx
+def test_plain_http_and_old_tls_are_refused(gateway):
+    with socket.create_connection((LOOPBACK, gateway.port), timeout=10) as link:
+        link.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert gateway.status(link) == 400
+    with pytest.raises(OSError, match=r"(?i)ssl|protocol|reset"):
+        gateway.connect(version=ssl.TLSVersion.TLSv1_1)
+    gateway.connect(version=ssl.TLSVersion.TLSv1_2).close()
+    assert gateway.upstream.seen == []
+
+
+@needs_nginx
+def test_the_log_holds_neither_bodies_nor_queries(gateway):
+    gateway.ask("POST", "/v1/fleet/push-object", b"body-secret")
+    gateway.ask("POST", "/v1/fleet/push-object?query-secret", b"body-secret")
+    gateway.close()
+    log = (gateway.folder / "access.log").read_text()
+    assert log.count("/v1/fleet/push-object") == 2
+    assert "secret" not in log
+
+
+@needs_nginx
+def test_a_missing_superlink_is_a_502(folder):
+    gateway = Gateway(folder, upstream=f"127.0.0.1:{free_port(LOOPBACK)}")
+    try:
+        assert gateway.ask("GET", "/health") == 502
+    finally:
+        gateway.close()
+
+
+@needs_nginx
+@pytest.mark.parametrize(("name", "status"), [("localhost", 200), ("elsewhere", 502)])
+def test_a_superlink_behind_tls_must_show_the_right_name(folder, name, status):
+    upstream = Upstream(tls=folder)
+    gateway = Gateway(
+        folder,
+        upstream=f"127.0.0.1:{upstream.server_port}",
+        upstream_ca=folder / "cert.pem",
+        upstream_name=name,
+    )
+    try:
+        assert gateway.ask("GET", "/health") == status
+        assert len(upstream.seen) == (1 if status == 200 else 0)
+    finally:
+        gateway.close()
+        upstream.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"listen": "8443"}, "listen = '8443' must be host:port"),
+        ({"listen": "0.0.0.0:99999"}, "must be host:port"),
+        ({"upstream": "server:8000; evil on"}, "upstream = "),
+        ({"certificate": Path('/a"b')}, "certificate = "),
+        ({"key": Path("/a$b")}, "key = "),
+        ({"upstream_ca": Path("/ca.pem")}, "nginx does not look at IP addresses"),
+        ({"upstream_ca": Path("/ca.pem"), "upstream_name": "a b"}, "must be a DNS name"),
+    ],
+)
+def test_what_nginx_would_misread_is_refused(tmp_path, changes, words):
+    with pytest.raises(ValueError, match=words):
+        render_config(**arguments(tmp_path, **changes))
+
+
+def test_the_image_holds_the_configuration_that_the_code_makes():
+    kept = (ROOT / "deploy" / "gateway" / "nginx.conf").read_text()
+    assert kept == render_container_config(), "python -m deploy.gateway > deploy/gateway/nginx.conf"

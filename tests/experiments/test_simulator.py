@@ -1,0 +1,208 @@
+"""The simulator draws what the deployment draws, and steps as the server steps."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from experiments.scenarios import SETTINGS, calibrated_sigma, certified_epsilon, synthetic_data
+from experiments.simulation import Curve, simulate
+from experiments.simulator import NoiseModel, Scenario, Simulator
+from learning import SeededRandom, build_model, flatten_parameters, load_data, load_parameters
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_data("digits")
+
+
+def simulator(digits, *, sizes=None, seed=0, **changes):
+    sizes = np.array([10] * 100) if sizes is None else np.asarray(sizes)
+    fields = {
+        "p": 0.3,
+        "q": 0.2,
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.0,
+        "noise_model": NoiseModel.TRUSTED,
+        "learning_rate": 0.5,
+        "momentum": 0.0,
+    }
+    rows = np.arange(int(sizes.sum()))
+    return Simulator(
+        Scenario(sizes=sizes, **{**fields, **changes}),
+        digits.train_inputs,
+        digits.train_targets,
+        build_model("digits", classes=10),
+        np.random.default_rng(seed),
+        SeededRandom(seed),
+        rows=rows,
+    )
+
+
+def test_without_sampling_and_noise_it_is_gradient_descent(digits):
+    run = simulator(
+        digits,
+        sizes=[len(digits.train_targets)],
+        p=1.0,
+        q=1.0,
+        clip_norm=math.inf,
+        noise_multiplier=0.0,
+        noise_model=NoiseModel.NONE,
+        momentum=0.9,
+    )
+    model = build_model("digits", classes=10)
+    weights, velocity = flatten_parameters(model).numpy(), 0.0
+    inputs = torch.from_numpy(digits.train_inputs).unsqueeze(1)
+    targets = torch.from_numpy(digits.train_targets)
+    for _ in range(4):
+        run.step()
+        load_parameters(model, weights)
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        gradient = np.concatenate([w.grad.numpy().ravel() for w in model.parameters()])
+        velocity = 0.9 * velocity + gradient
+        weights = (weights - 0.5 * velocity).astype(np.float32)
+    np.testing.assert_allclose(run.weights, weights, atol=1e-5)
+
+
+# Each of these passes the right parameter with a false alarm of 1e-6 and rejects one 10 % off.
+def test_participants_and_batches_have_the_right_rates(digits):
+    run = simulator(digits)
+    draws = [run.draw() for _ in range(3000)]
+    joined = sum(draw.participants for draw in draws)
+    sampled = sum(len(draw.rows) for draw in draws)
+    flips = 3000 * 100
+    assert stats.binomtest(joined, flips, 0.3).pvalue > 1e-6
+    assert stats.binomtest(joined, flips, 0.33).pvalue < 1e-6
+    assert stats.binomtest(joined, flips, 0.27).pvalue < 1e-6
+    assert stats.binomtest(sampled, joined * 10, 0.2).pvalue > 1e-6
+    assert stats.binomtest(sampled, joined * 10, 0.22).pvalue < 1e-6
+    assert stats.binomtest(sampled, joined * 10, 0.18).pvalue < 1e-6
+
+
+def test_rows_belong_to_participants_and_every_row_is_as_likely(digits):
+    sizes = [3, 50, 7, 20, 20]
+    run = simulator(digits, sizes=sizes, p=0.5)
+    counts = np.zeros(100)
+    for _ in range(20_000):
+        rows = run.draw().rows
+        assert len(set(rows.tolist())) == len(rows)
+        counts[rows] += 1
+    # Rows of one client share its coin, so compare means over many iterations: 6 sigma.
+    expected = 20_000 * 0.5 * 0.2
+    assert np.abs(counts - expected).max() < 6 * math.sqrt(expected)
+
+
+def test_clients_that_are_away_change_scale_and_participation(digits):
+    run = simulator(digits, sizes=[5] * 50 + [15] * 50, availability=0.6)
+    draws = [run.draw() for _ in range(4000)]
+    available = np.mean([draw.available for draw in draws])
+    sizes = np.mean([draw.available_size for draw in draws])
+    joined = np.mean([draw.participants for draw in draws])
+    assert available == pytest.approx(60, rel=0.01)
+    assert sizes == pytest.approx(600, rel=0.01)
+    assert joined == pytest.approx(18, rel=0.02)
+    assert all(draw.participants <= draw.available for draw in draws)
+
+
+@pytest.mark.parametrize(
+    ("noise_model", "variance"),
+    [
+        (NoiseModel.TRUSTED, 4.0),
+        (NoiseModel.UNTRUSTED, 4.0 * 100),
+        (NoiseModel.QUIET, 4.0 * 100),
+        (NoiseModel.CENTRAL, 4.0),
+        (NoiseModel.NONE, 0.0),
+    ],
+)
+def test_the_sum_carries_as_much_noise_as_its_model_says(digits, noise_model, variance):
+    run = simulator(
+        digits, p=1.0, q=1e-9, noise_multiplier=2.0, noise_model=noise_model, learning_rate=1.0
+    )
+    before = run.weights
+    run.step()
+    scale = 1.0 * 1e-9 * 1000
+    noise = (before - run.weights) * scale
+    # χ² with n degrees: relative spread sqrt(2/n); 6 of them on either side.
+    spread = 6 * math.sqrt(2 / noise.size)
+    assert np.mean(noise**2) == pytest.approx(variance, rel=spread, abs=1e-12)
+
+
+def test_a_stopped_simulation_goes_on_where_it_was(digits, tmp_path):
+    first = simulator(digits, noise_multiplier=0.0)
+    model = build_model("digits", classes=10)
+    left = iter(range(6))
+    partial = simulate(
+        first,
+        model,
+        digits,
+        iterations=10,
+        evaluate_every=3,
+        folder=tmp_path,
+        stopped=lambda: next(left, None) is None,
+    )
+    assert partial.iterations == 6
+    second = simulator(digits, noise_multiplier=0.0, seed=1)
+    curve = simulate(second, model, digits, iterations=10, evaluate_every=3, folder=tmp_path)
+    assert curve.iterations == 10
+    assert set(curve.accuracy) == {3, 6, 9, 10}
+    assert curve.accuracy[3] == partial.accuracy[3]
+
+
+def test_a_damaged_state_is_not_gone_on_with(digits, tmp_path):
+    (tmp_path / "simulation.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(ValueError, match="is damaged"):
+        simulate(
+            simulator(digits),
+            build_model("digits", classes=10),
+            digits,
+            iterations=1,
+            evaluate_every=1,
+            folder=tmp_path,
+        )
+
+
+def test_settings_keep_d_q_and_batch_when_data_is_short():
+    fitted = SETTINGS["many-small"].fitted(60_000)
+    assert (fitted.clients, fitted.d, fitted.q) == (2000, 30, 0.1)
+    assert fitted.p * fitted.q * fitted.clients * fitted.d == pytest.approx(70)
+    assert SETTINGS["many-small"].fitted(697_932) == SETTINGS["many-small"]
+    with pytest.raises(ValueError, match="Use more data"):
+        SETTINGS["few-large"].fitted(20_000)
+
+
+def test_noise_is_the_papers_and_epsilon_is_certified():
+    setting = SETTINGS["many-small"]
+    sigma = calibrated_sigma(setting, "paper", epsilon=None, delta=1e-5, iterations=100)
+    assert sigma == pytest.approx(1.065, rel=3e-3)
+    honest = certified_epsilon(setting, sigma, 10_000, 1e-5)
+    claimed = certified_epsilon(setting, 2.4903, 10_000, 1e-5)
+    assert honest > 2 * claimed
+    assert certified_epsilon(setting, 0.0, 10, 1e-5) is None
+
+
+def test_synthetic_data_can_be_learned():
+    data = synthetic_data(3000, classes=10, test=200)
+    model = build_model("paper-cnn", classes=10)
+    run = Simulator(
+        Scenario(
+            sizes=np.full(100, 30),
+            p=0.5,
+            q=0.2,
+            clip_norm=1.0,
+            noise_multiplier=0.0,
+            noise_model=NoiseModel.NONE,
+            learning_rate=0.3,
+            momentum=0.9,
+        ),
+        data.train_inputs,
+        data.train_targets,
+        model,
+        np.random.default_rng(0),
+        SeededRandom(0),
+    )
+    curve = simulate(run, model, data, iterations=40, evaluate_every=40)
+    assert isinstance(curve, Curve)
+    assert curve.accuracy[40] > 0.5

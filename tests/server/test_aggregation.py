@@ -1,0 +1,130 @@
+"""Adding up replies: what is not usable is dropped and its client named."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Error, Message, Metadata, MetricRecord, RecordDict
+from flwr.app.message import make_message
+
+from protocol import messages
+from server.aggregation import RunningSum
+
+
+def reply(node: int, content: RecordDict | Error) -> Message:
+    metadata = Metadata(
+        run_id=1,
+        message_id="",
+        src_node_id=node,
+        dst_node_id=1,
+        reply_to_message_id="m1",
+        group_id="",
+        created_at=time.time(),
+        ttl=60,
+        message_type="train.gradient",
+    )
+    if isinstance(content, Error):
+        return make_message(metadata=metadata, error=content)
+    return make_message(metadata=metadata, content=content)
+
+
+def carrying(value: Any) -> RecordDict:
+    return RecordDict({messages.ANSWER: ConfigRecord({messages.SUM: value})})
+
+
+def vector(*values: float) -> RecordDict:
+    return carrying(np.array(values, "<f4").tobytes())
+
+
+def test_replies_of_those_who_were_asked_are_added() -> None:
+    total = RunningSum(2, [5, 6, 7])
+    total.add(reply(5, vector(1, 2)))
+    total.add(reply(7, vector(10, 20)))
+    assert total.total.tolist() == [11, 22]
+    assert total.total.dtype == np.float32
+    assert total.answered == {5, 7}
+    assert total.dropped == set()
+    assert total.received_bytes == 16
+
+
+def test_without_replies_the_sum_is_zero() -> None:
+    assert RunningSum(3, [5]).total.tolist() == [0, 0, 0]
+
+
+UNUSABLE: dict[str, RecordDict | Error] = {
+    "error": Error(2, "failed"),
+    "nan": vector(1, np.nan),
+    "infinite": vector(np.inf, 1),
+    "too short": vector(1),
+    "too long": vector(1, 2, 3),
+    "doubles": carrying(np.zeros(2).tobytes()),
+    "text": carrying("ab"),
+    "list": carrying([1.0, 2.0]),
+    "nothing": RecordDict(),
+    "another record": RecordDict({messages.ANSWER: MetricRecord({"sum": 1.0})}),
+    "another field": RecordDict({messages.ANSWER: ConfigRecord({"other": b"12345678"})}),
+}
+
+
+@pytest.mark.parametrize("content", UNUSABLE.values(), ids=UNUSABLE)
+def test_what_is_not_usable_is_dropped_and_its_client_named(
+    content: RecordDict | Error, caplog: pytest.LogCaptureFixture
+) -> None:
+    total = RunningSum(2, [5, 6])
+    total.add(reply(6, vector(1, 1)))
+    total.add(reply(5, content))
+    assert total.total.tolist() == [1, 1]
+    assert total.answered == {6}
+    assert total.dropped == {5}
+    assert "Dropped what client 5 sent: " in caplog.text
+
+
+def test_nobody_who_was_not_asked_is_listened_to(caplog: pytest.LogCaptureFixture) -> None:
+    total = RunningSum(2, [5])
+    total.add(reply(8, vector(1, 1)))
+    assert not total.total.any()
+    assert total.answered == set()
+    assert "Dropped what client 8 sent: not asked for." in caplog.text
+
+
+def test_a_second_answer_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    total = RunningSum(2, [5])
+    total.add(reply(5, vector(1, 1)))
+    total.add(reply(5, vector(9, 9)))
+    assert total.total.tolist() == [1, 1]
+    assert total.answered == {5}
+    assert "Dropped what client 5 sent: not asked for." in caplog.text
+
+
+def test_the_error_of_a_client_is_logged_by_its_number_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    RunningSum(2, [5]).add(reply(5, Error(2, "text from elsewhere")))
+    assert "error 2" in caplog.text
+    assert "elsewhere" not in caplog.text
+
+
+def test_many_small_terms_do_not_vanish_beside_a_large_one() -> None:
+    total = RunningSum(1, range(2, 1003))
+    total.add(reply(2, vector(2.0**24)))
+    for node in range(3, 1003):
+        total.add(reply(node, vector(1.0)))
+    assert total.total[0] == 2.0**24 + 1000
+
+
+def test_however_many_clients_the_sum_holds_one_vector() -> None:
+    length, clients = 100_000, 40
+    total = RunningSum(length, range(2, 2 + clients))
+    content = np.ones(length, "<f4").tobytes()
+    tracemalloc.start()
+    for node in range(2, 2 + clients):
+        total.add(reply(node, carrying(content)))
+    held, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 100_000
+    assert most < 4 * 8 * length
+    assert total.total[0] == clients

@@ -1,0 +1,120 @@
+"""The settings file of the server."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from protocol.terms import Mode, Terms
+from server.settings import Settings, load_settings, save_settings
+
+TERMS = Terms(
+    experiment="trial",
+    mode=Mode.TRUSTED,
+    p=0.5,
+    q=0.1,
+    clip_norm=1.0,
+    noise_multiplier=1.5,
+    rounds=20,
+    model="digits",
+    classes=10,
+    learning_rate=0.5,
+)
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    table = {"state": str(folder / "state"), "test_data": "digits", "terms": TERMS.to_fields()}
+    table = {key: value for key, value in {**table, **changes}.items() if value is not None}
+    path = folder / "settings.toml"
+    path.write_text(tomli_w.dumps(table))
+    return path
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        TERMS,
+        replace(TERMS, mode=Mode.NONE, noise_multiplier=0.0, clip_norm=math.inf),
+        replace(TERMS, p=1, clip_norm=2),
+    ],
+)
+def test_settings_survive_their_file_with_the_terms_hash(tmp_path: Path, terms: Terms) -> None:
+    settings = Settings(
+        terms=terms,
+        state=tmp_path / "state",
+        test_data="digits",
+        least_clients=2,
+        expected_clients=5,
+        patience_seconds=9.5,
+        reply_seconds=3.0,
+        evaluate_every=7,
+        resume=True,
+        insecure_seed=4,
+    )
+    save_settings(settings, tmp_path / "settings.toml")
+    loaded = load_settings(tmp_path / "settings.toml")
+    assert loaded == settings
+    assert loaded.terms.hash == terms.hash
+
+
+def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
+    loaded = load_settings(written(tmp_path))
+    assert loaded == Settings(terms=TERMS, state=tmp_path / "state", test_data="digits")
+    assert loaded.insecure_seed is None
+    assert loaded.resume is False
+
+
+def test_a_relative_state_starts_at_the_files_folder(tmp_path: Path) -> None:
+    assert load_settings(written(tmp_path, state="here")).state == tmp_path / "here"
+
+
+def test_a_misspelt_key_is_told_the_nearest_right_one(tmp_path: Path) -> None:
+    path = written(tmp_path, evaluate_evry=3)
+    with pytest.raises(ValueError, match=f"{path} has an unknown key 'evaluate_evry'.*_every'"):
+        load_settings(path)
+
+
+@pytest.mark.parametrize("key", ["terms", "state", "test_data"])
+def test_what_is_required_is_named(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ValueError, match=f"lacks '{key}'"):
+        load_settings(written(tmp_path, **{key: None}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"least_clients": 0}, "least_clients = 0 must be an integer of at least 1"),
+        ({"expected_clients": 0}, "expected_clients = 0 must be"),
+        ({"expected_clients": 1.5}, r"expected_clients = 1\.5 must be"),
+        ({"evaluate_every": 0}, "evaluate_every = 0 must be"),
+        ({"patience_seconds": 0}, "patience_seconds = 0 must be a finite number above 0"),
+        ({"patience_seconds": math.inf}, "patience_seconds = inf must be"),
+        ({"reply_seconds": "long"}, "reply_seconds = long must be"),
+        ({"resume": "yes"}, "resume = 'yes' must be true or false"),
+        ({"resume": 1}, "resume = 1 must be true or false"),
+        ({"insecure_seed": True}, "insecure_seed = True must be"),
+        ({"insecure_seed": "x"}, "insecure_seed = x must be"),
+        ({"test_data": ""}, "test_data must name a public data set"),
+        ({"test_data": 3}, "test_data must name a public data set"),
+        ({"state": 3}, "state = 3 must be a path"),
+        ({"terms": "trusted"}, r"\[terms\] must be a table"),
+        ({"terms": {**TERMS.to_fields(), "p": 2}}, "p = 2.0 is not a probability"),
+        ({"terms": {**TERMS.to_fields(), "sigma": 2}}, "unknown key 'sigma'"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    path = written(tmp_path, **changes)
+    with pytest.raises(ValueError, match=f"The settings {path} cannot be used.*{sentence}"):
+        load_settings(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="There is no file"):
+        load_settings(tmp_path / "settings.toml")
