@@ -24,13 +24,13 @@ from learning import (
     Randomness,
     SecureRandom,
     SeededRandom,
+    add_noise,
     build_model,
     clipped_gradient_sum,
     count_parameters,
     load_parameters,
     to_tensor,
 )
-from protocol.lattice import add_noise
 from protocol.messages import vector_from_bytes
 from protocol.policy import Policy, Refusal, RefusedError, load_policy
 from protocol.terms import Terms

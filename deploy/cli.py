@@ -8,7 +8,16 @@ import click
 import typer
 
 from accounting.ledger_file import LedgerError
-from deploy import cli_compare, cli_ledger, cli_paper, cli_privacy, cli_run, cli_simulate
+from deploy import (
+    cli_compare,
+    cli_keys,
+    cli_ledger,
+    cli_machines,
+    cli_paper,
+    cli_privacy,
+    cli_run,
+    cli_simulate,
+)
 from deploy.cli_output import complain
 from deploy.errors import DeploymentError
 
@@ -32,11 +41,14 @@ for command in (
     cli_paper.paper,
     cli_run.run,
     cli_simulate.simulate,
-    cli_run.client,
-    cli_run.server,
+    cli_machines.client,
+    cli_machines.status,
+    cli_machines.health,
 ):
     app.command()(command)
 app.add_typer(cli_ledger.app, name="ledger")
+app.add_typer(cli_keys.app, name="keys")
+app.add_typer(cli_machines.server_app, name="server")
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -95,18 +95,14 @@ def show(folder: Folder, as_json: JsonFlag = False) -> None:
         return
     print_table(
         f"Keys in {folder}",
-        ["what", "for", "expires", "private key here", "fingerprint"],
+        ["what", "for", "lasts", "private key"],
         [
-            [
-                item.kind,
-                item.name,
-                _expiry(item),
-                "yes" if item.private else "no",
-                item.fingerprint,
-            ]
+            [item.kind, item.name, _expiry(item), "here" if item.private else "elsewhere"]
             for item in items
         ],
     )
+    for item in items:
+        say(f"{item.path.name}  {item.fingerprint}")
     for item in items:
         if item.expires is not None and item.expires - datetime.now(UTC) < SOON:
             warn(f"{item.path}: {_expiry(item)}.")
@@ -122,7 +118,7 @@ def _expiry(item: Item) -> str:
         return "when revoked"
     left = item.expires - datetime.now(UTC)
     word = "expired" if left.total_seconds() < 0 else "expires"
-    return f"{word} {item.expires:%Y-%m-%d} ({abs(left).days} days)"
+    return f"{word} {item.expires:%Y-%m-%d} ({round(abs(left) / timedelta(days=1))} days)"
 
 
 def _fields(item: Item) -> dict[str, Any]:

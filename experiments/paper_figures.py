@@ -31,7 +31,7 @@ from experiments.check_ins import check_in_curve
 Series = list[tuple[float, float]]
 
 _WHY = (
-    "The paper's curves lie below ours because its proof shifts the sampled sum away before "
+    "The paper's curves lie below ours because their formula shifts the sampled sum away before "
     "averaging over it, so they are not an upper bound; the truth lies between realised and "
     "certified."
 )

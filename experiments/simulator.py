@@ -19,10 +19,11 @@ from torch import nn
 from accounting import validation
 from learning import (
     Randomness,
+    add_noise,
     clipped_gradient_sum,
     flatten_parameters,
     load_parameters,
-    noisy_mean,
+    mean_gradient,
     sgd_step,
     to_tensor,
 )
@@ -150,9 +151,10 @@ class Simulator:
             torch.from_numpy(self._targets[rows]),
             scenario.clip_norm,
         ).numpy()
-        noise = self._randomness.normal(total.size, self._noise_std(draw))
-        gradient = noisy_mean(
-            total, noise, p=scenario.p, q=scenario.q, declared_total=max(draw.available_size, 1)
+        std = self._noise_std(draw)
+        total = add_noise(total, self._randomness.normal(total.size, std), std)
+        gradient = mean_gradient(
+            total, p=scenario.p, q=scenario.q, declared_total=max(draw.available_size, 1)
         )
         self.weights, self.velocity = sgd_step(
             self.weights,

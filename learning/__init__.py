@@ -3,16 +3,18 @@
 from learning.clipped import clipped_gradient_sum, refuse_mixing_layers
 from learning.data import load_data
 from learning.dataset import Dataset, to_tensor
+from learning.lattice import add_noise
 from learning.models import build_model, count_parameters, flatten_parameters, load_parameters
 from learning.partitions import partition
 from learning.randomness import Randomness, SecureRandom, SeededRandom
-from learning.update import evaluate, noisy_mean, sgd_step
+from learning.update import evaluate, mean_gradient, sgd_step
 
 __all__ = [
     "Dataset",
     "Randomness",
     "SecureRandom",
     "SeededRandom",
+    "add_noise",
     "build_model",
     "clipped_gradient_sum",
     "count_parameters",
@@ -20,7 +22,7 @@ __all__ = [
     "flatten_parameters",
     "load_data",
     "load_parameters",
-    "noisy_mean",
+    "mean_gradient",
     "partition",
     "refuse_mixing_layers",
     "sgd_step",

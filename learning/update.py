@@ -10,35 +10,27 @@ from learning.dataset import to_tensor
 Vector = NDArray[np.float32]
 
 
-def noisy_mean(
-    gradient_sum: Vector, noise: Vector, *, p: float, q: float, declared_total: int
-) -> Vector:
-    """Returns (sum + noise) / (p·q·D), an unbiased estimate of the mean clipped gradient.
+def mean_gradient(noisy_sum: Vector, *, p: float, q: float, declared_total: int) -> Vector:
+    """Returns the noisy sum over p·q·D, an unbiased estimate of the mean clipped gradient.
 
     D is the sum of the *declared* data-set sizes and fixed, so that one element more or less does
-    not change the scale (docs/mathematics.md).
+    not change the scale (docs/mathematics.md, "The mechanism").
 
     Args:
-        gradient_sum: Sum of the clients' clipped gradient sums.
-        noise: Noise of the same length.
+        noisy_sum: Sum of the clients' clipped gradient sums, noise included.
         p: Participation probability.
         q: Sampling rate.
         declared_total: Sum of the declared sizes of the available clients.
 
     Raises:
-        ValueError: If the shapes differ or p·q·D is not positive.
+        ValueError: If p·q·D is not positive.
     """
-    if gradient_sum.shape != noise.shape:
-        raise ValueError(
-            f"noise has shape {noise.shape}, but the gradient sum has {gradient_sum.shape}: draw "
-            "as many numbers as the model has parameters"
-        )
     scale = p * q * declared_total
     if not scale > 0:
         raise ValueError(
             f"p·q·declared_total is {p}·{q}·{declared_total}, but every factor must be positive"
         )
-    return ((gradient_sum + noise) / scale).astype(np.float32, copy=False)
+    return (noisy_sum / scale).astype(np.float32, copy=False)
 
 
 def sgd_step(

@@ -17,9 +17,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from learning import Randomness, noisy_mean, sgd_step
+from learning import Randomness, add_noise, mean_gradient, sgd_step
 from protocol import messages
-from protocol.lattice import add_noise
 from protocol.terms import Terms
 from server.aggregation import RunningSum
 from server.checkpoint import Checkpoint, CheckpointFolder
@@ -291,9 +290,8 @@ class RandomParticipation(Strategy):
         std = self._terms.noise_std if self._terms.mode.server_adds_noise else 0.0
         total = received.total
         total = add_noise(total, self._randomness.normal(total.size, std), std)
-        gradient = noisy_mean(
+        gradient = mean_gradient(
             total,
-            np.zeros_like(total),
             p=self._terms.p,
             q=self._terms.q,
             declared_total=sum(self._available.values()),

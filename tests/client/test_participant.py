@@ -17,7 +17,7 @@ from accounting.ledger_file import LedgerError
 from client.data import LocalData, load_local_data
 from client.participant import Participant, UnansweredError
 from learning import SecureRandom, build_model, clipped_gradient_sum, load_parameters, to_tensor
-from protocol.lattice import lattice_cell
+from learning.lattice import lattice_cell
 from protocol.messages import vector_from_bytes, vector_to_bytes
 from protocol.policy import Refusal, RefusedError, load_policy
 from protocol.terms import Mode, Terms

@@ -15,8 +15,8 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from scipy import stats
 
 from learning import SecureRandom, build_model, clipped_gradient_sum, load_parameters, to_tensor
+from learning.lattice import lattice_cell
 from protocol import messages
-from protocol.lattice import lattice_cell
 from protocol.policy import Refusal
 from protocol.terms import Mode
 from server.strategy import DivergedError, TooFewClientsError

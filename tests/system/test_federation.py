@@ -251,7 +251,7 @@ def test_server_and_clients_meet_as_separate_programs(tmp_path):
         assert "cannot be reached" in first_words
         assert "Ctrl-C stops" in first_words
         done = subprocess.run(
-            [COINFLOWER, "server", cluster.settings, "--port", str(port)],
+            [COINFLOWER, "server", "run", cluster.settings, "--port", str(port)],
             cwd=tmp_path,
             env=environment,
             capture_output=True,

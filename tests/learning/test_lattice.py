@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from protocol.lattice import add_noise, lattice_cell
+from learning.lattice import add_noise, lattice_cell
 
 SIZE = 200_000
 

@@ -1,0 +1,259 @@
+"""The commands for separate machines: a server, its clients, and how they are."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.cli_output import JsonFlag, complain, number, print_json, print_table, say
+from deploy.cli_run import stop_on_signals
+from deploy.errors import DeploymentError
+from deploy.logs import LogFormat, LogFormatOption, start_logging
+from protocol.policy import Policy, load_policy
+
+server_app = typer.Typer(no_args_is_help=True, help="Run a server and choose who may join it.")
+
+_DEFAULT_FOLDER = Path("superlink")
+_APPLY_SECONDS = 5.0
+
+Folder = Annotated[Path, typer.Option(help="The server's folder: logs, files, allowed keys.")]
+HealthPort = Annotated[
+    int | None, typer.Option(help="Local port of the gRPC health protocol; none by default.")
+]
+DrainSeconds = Annotated[float, typer.Option(help="How long to finish work when told to stop.")]
+PublicKey = Annotated[Path, typer.Argument(help="The node's public key, NAME.pub.")]
+
+
+def client(
+    policy: Annotated[Path, typer.Argument(help="The owner's policy (TOML).")],
+    superlink: Annotated[str, typer.Option(help="host:port of the server.")],
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Plain HTTP; only for a server on this machine.")
+    ] = False,
+    root_certificates: Annotated[
+        Path | None, typer.Option(help="ca.pem of the server's authority; else the system's.")
+    ] = None,
+    private_key: Annotated[
+        Path | None, typer.Option(help="This node's key (coinflower keys client).")
+    ] = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    health_port: HealthPort = None,
+    drain_seconds: DrainSeconds = 20.0,
+) -> None:
+    """Join a federation as a data owner and stay until Ctrl-C or SIGTERM."""
+    start_logging(log_format)
+    _require_address(superlink, insecure=insecure)
+    authority = None if root_certificates is None else _authority(root_certificates)
+    if private_key is not None:
+        from deploy.key_files import require_private
+
+        require_private(private_key)
+    _require_writable(load_policy(policy))
+
+    import torch
+
+    from client.app import app
+    from client.node import ResidentNode, load_private_key
+    from deploy.health import HealthServer
+
+    torch.set_num_threads(1)
+    key = None if private_key is None else load_private_key(private_key)
+    _open_participant(policy)
+    with stop_on_signals() as stop:
+        node = ResidentNode(
+            superlink,
+            app,
+            stop=stop,
+            node_config={"policy": str(policy.absolute())},
+            insecure=insecure,
+            root_certificates=authority,
+            private_key=key,
+            runtime=0.0,
+            drain_seconds=drain_seconds,
+        )
+        with HealthServer(health_port, lambda: node.joined):
+            node.run()
+
+
+def _require_address(address: str, *, insecure: bool) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise ValueError(f"superlink = {address!r} must be host:port, as in fl.example.org:8443.")
+    if insecure and not _is_loopback(host.strip("[]")):
+        raise ValueError(
+            f"--insecure sends everything unprotected, so it is for this machine only, not for "
+            f"{host}; use --root-certificates and --private-key."
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _authority(path: Path) -> bytes:
+    from deploy.key_files import load_certificate
+
+    ends = load_certificate(path).not_valid_after_utc
+    if ends < datetime.now(UTC):
+        raise ValueError(
+            f"The authority in {path} expired on {ends:%Y-%m-%d %H:%M} UTC; ask the server's "
+            "operator for a new one."
+        )
+    return path.read_bytes()
+
+
+def _require_writable(policy: Policy) -> None:
+    """A ledger that cannot be written refuses every round; say so before joining."""
+    for path in (policy.ledger, policy.ledger.absolute().parent):
+        if path.exists() and not os.access(path, os.W_OK):
+            raise ValueError(
+                f"{path} is read-only, so nothing could be charged to the ledger "
+                f"{policy.ledger.name}; make it writable for this user."
+            )
+
+
+def _open_participant(policy: Path) -> None:
+    """Open policy, data and ledger now, so that what is wrong shows before anybody asks."""
+    from flwr.app import Context, RecordDict
+
+    from client.app import participant_of
+
+    participant_of(
+        Context(
+            run_id=0,
+            node_id=0,
+            node_config={"policy": str(policy.absolute())},
+            state=RecordDict(),
+            run_config={},
+        )
+    )
+
+
+@server_app.command()
+def run(
+    settings: Annotated[Path, typer.Argument(help="Settings of the run (TOML).")],
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder of ca.pem, server.pem, server.key; else loopback.")
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(help="host:port of the gateway, the one port that clients need.")
+    ] = "0.0.0.0:8443",
+    gateway: Annotated[
+        bool, typer.Option(help="Stand an nginx before the SuperLink (with --keys).")
+    ] = True,
+    host: Annotated[
+        str, typer.Option(help="Interface of the SuperLink itself; with --no-gateway only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the SuperLink itself.")] = 8000,
+    folder: Folder = _DEFAULT_FOLDER,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint, if there is one.")
+    ] = False,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    health_port: HealthPort = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Port of Prometheus metrics; none by default.")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="Interface of the metrics.")] = "127.0.0.1",
+    drain_seconds: DrainSeconds = 10.0,
+) -> None:
+    """Run a SuperLink, a gateway before it, and the parameter server on it."""
+    from deploy.serve import ServerPlan, serve
+
+    start_logging(log_format)
+    guarded = gateway and keys is not None
+    if guarded and not _is_loopback(host):
+        raise ValueError(f"host = {host} would pass the gateway by; give it with --no-gateway.")
+    plan = ServerPlan(
+        settings=settings,
+        folder=folder,
+        keys=keys,
+        listen=listen if guarded else None,
+        host=host,
+        port=port,
+        resume=resume,
+        health_port=health_port,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+        drain_seconds=drain_seconds,
+    )
+    with stop_on_signals() as stop:
+        outcome = serve(plan, stop)
+    logging.getLogger("coinflower.server").info(outcome)
+
+
+@server_app.command()
+def allow(key: PublicKey, folder: Folder = _DEFAULT_FOLDER) -> None:
+    """Let a node join; a running server applies it within a second."""
+    from deploy.registry import FOLDER, Registry
+
+    say(Registry(folder / FOLDER).allow(key))
+
+
+@server_app.command()
+def revoke(key: PublicKey, folder: Folder = _DEFAULT_FOLDER) -> None:
+    """Keep a node out from now on, also after a restart; a running server drops it."""
+    from deploy.registry import FOLDER, Registry
+    from deploy.standing import is_served, read_board
+
+    registry = Registry(folder / FOLDER)
+    told = registry.revoke(key)
+    deadline = time.monotonic() + _APPLY_SECONDS
+    while is_served(folder):
+        if set(read_board(folder)["nodes"]) <= set(registry.names().values()):
+            break
+        if time.monotonic() > deadline:
+            raise DeploymentError(
+                f"{told} But the running server has not applied it yet: restart it."
+            )
+        time.sleep(0.1)
+    say(told)
+
+
+def status(
+    folder: Annotated[Path, typer.Argument(help="The server's folder.")] = _DEFAULT_FOLDER,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show who is online, the round, the accuracy and the last error of a server."""
+    from deploy.standing import read_standing
+
+    found = read_standing(folder)
+    if as_json:
+        print_json(found)
+        return
+    accuracy = found["accuracy"]
+    at = "" if accuracy is None else f" (round {found['accuracy_round']})"
+    rows = [
+        ["server", f"{found['server']} at {found['address']}"],
+        ["run", f"{found['run']}, mode {found['mode']}"],
+        ["round", f"{found['round']} of {found['rounds']}"],
+        ["accuracy", number(accuracy) + at],
+        ["nodes online", str(found["online"])],
+        *([f"node {name}", "online" if up else "away"] for name, up in found["nodes"].items()),
+        ["last error", found["last_error"] or "none"],
+    ]
+    print_table(f"Server in {folder}", ["what", "is"], rows)
+
+
+def health(
+    port: Annotated[int, typer.Argument(help="The port given to --health-port.")],
+) -> None:
+    """Exit with 0 if the client or server on this machine is well, with 1 otherwise."""
+    from deploy.health import ask_health
+
+    answer = ask_health(port)
+    if answer == "SERVING":
+        say(answer)
+        return
+    complain(answer)
+    raise typer.Exit(1)

@@ -1,0 +1,279 @@
+"""What the container cluster needs before its first start, made where it is missing.
+
+Runs once at every ``docker compose up``, before everything else, and overwrites nothing: keys and
+certificates (into ``deploy/secrets``, which compose hands out as secrets), the server's settings,
+and for every client a policy and an empty ledger in its own volumes. The clients' data is
+scikit-learn's digits, shared out among them; an owner puts a data set and a policy of their own
+into the volume.
+
+Options come from the environment: ``COINFLOWER_MODE``, ``COINFLOWER_CLIENTS``,
+``COINFLOWER_ROUNDS``, ``COINFLOWER_NAMES`` (further names of the gateway, with commas between).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tomli_w
+
+from accounting.ledger import Ledger
+from deploy.cli_output import complain, say
+from deploy.errors import DeploymentError
+from deploy.key_files import write_file
+from deploy.keys import (
+    CA_CERTIFICATE,
+    CA_KEY,
+    SERVER_CERTIFICATE,
+    make_authority,
+    make_node_key,
+    make_server_certificate,
+)
+from deploy.registry import FOLDER as NODES
+from deploy.registry import Registry
+from protocol.terms import Mode, parse_mode
+from server.settings import load_settings, save_settings
+
+USER = 10001
+"""Numeric user and group of the containers."""
+
+OWN_CLIENTS = 3
+"""Clients that the compose file names; those beyond share the volume and the secret ``extra``."""
+
+POLICY, LEDGER = "policy.toml", "ledger.db"
+SETTINGS = "settings.toml"
+SERVER_HOME = Path("/var/lib/coinflower")
+SUPERLINK = "superlink"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the cluster is to be.
+
+    Attributes:
+        mode: Privacy mode.
+        clients: Number of clients.
+        rounds: Number of rounds.
+        names: Names and addresses of the gateway, besides its own.
+    """
+
+    mode: Mode
+    clients: int
+    rounds: int
+    names: tuple[str, ...]
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Options:
+        """Return the options that environment variables state.
+
+        Raises:
+            ValueError: Naming the variable and what is wrong with it.
+        """
+        names = environment.get("COINFLOWER_NAMES", "").split(",")
+        return cls(
+            mode=parse_mode(environment.get("COINFLOWER_MODE", "trusted")),
+            clients=_count(environment, "COINFLOWER_CLIENTS", OWN_CLIENTS),
+            rounds=_count(environment, "COINFLOWER_ROUNDS", 1),
+            names=tuple(name.strip() for name in names if name.strip()),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where everything goes.
+
+    Attributes:
+        secrets: Folder of the secrets.
+        server: The server's volume.
+        clients: Folder that the clients' volumes are mounted in.
+    """
+
+    secrets: Path
+    server: Path
+    clients: Path
+
+    def secret(self, index: int) -> Path:
+        """The secret of a client, counted from 1."""
+        return self.secrets / (f"client-{index}" if index <= OWN_CLIENTS else "extra")
+
+    def data(self, index: int) -> Path:
+        """Where a client's policy and data are."""
+        name = f"client-{index}"
+        return self.clients / (name if index <= OWN_CLIENTS else f"extra/{name}") / "data"
+
+    def ledger(self, index: int) -> Path:
+        """Where a client's ledger is."""
+        return self.data(index).with_name("ledger")
+
+
+def set_up(options: Options, place: Place) -> list[str]:
+    """Make what is missing and return what was made, in sentences.
+
+    Raises:
+        ValueError: What is there was made for something else, or a ledger is gone.
+    """
+    settings = place.server / SETTINGS
+    if settings.exists():
+        _require_same(options, settings)
+        _require_ledgers(options, place)
+    told = _make_keys(options, place)
+    missing = [i for i in range(1, options.clients + 1) if not (place.data(i) / POLICY).exists()]
+    if missing or not settings.exists():
+        told += _make_federation(options, place, missing)
+    return told
+
+
+def _require_same(options: Options, settings: Path) -> None:
+    present = load_settings(settings)
+    for name, is_now, wanted in (
+        ("clients", present.expected_clients, options.clients),
+        ("mode", str(present.terms.mode), str(options.mode)),
+        ("rounds", present.terms.rounds, options.rounds),
+    ):
+        if is_now != wanted:
+            raise ValueError(
+                f"This cluster was set up with {name} = {is_now}, not {wanted}; keep that, or "
+                "begin anew, with new ledgers, after: docker compose down --volumes"
+            )
+
+
+def _require_ledgers(options: Options, place: Place) -> None:
+    for index in range(1, options.clients + 1):
+        if not (place.ledger(index) / LEDGER).exists():
+            raise ValueError(
+                f"The ledger of client-{index} is gone, and a new one would forget what was spent; "
+                "restore its volume, or begin everything anew after: docker compose down --volumes"
+            )
+
+
+def _make_keys(options: Options, place: Place) -> list[str]:
+    told = []
+    authority = place.secrets / "authority"
+    if not (authority / CA_KEY).exists():
+        told.append(f"Made an authority: {make_authority(authority).path.name}.")
+    for service, names in (("gateway", ("gateway", *options.names)), ("server", ("server",))):
+        folder = place.secrets / service
+        if not (folder / SERVER_CERTIFICATE).exists():
+            _certify(authority, folder, names)
+            told.append(f"Made a certificate for {', '.join(names)}.")
+    # A key that was revoked is not let in again: only a new key is, or all on a new volume.
+    nodes = place.server / SUPERLINK / NODES
+    fresh = not nodes.exists()
+    registry = Registry(nodes)
+    for index in range(1, options.clients + 1):
+        name, folder = f"client-{index}", place.secret(index)
+        public = folder / f"{name}.pub"
+        new = not public.exists()
+        if new:
+            make_node_key(folder, name)
+            shutil.copy(authority / CA_CERTIFICATE, folder / CA_CERTIFICATE)
+        if new or fresh:
+            told.append(registry.allow(public))
+    return told
+
+
+def _certify(authority: Path, folder: Path, names: tuple[str, ...]) -> None:
+    """Make a certificate next to the authority and move it, without the authority's own key."""
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        for file in (CA_CERTIFICATE, CA_KEY):
+            shutil.copy2(authority / file, work / file)
+        make_server_certificate(work, names)
+        (work / CA_KEY).unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+        # The certificate comes last: where it is, all is there.
+        for made in sorted(work.iterdir(), key=lambda one: one.name == SERVER_CERTIFICATE):
+            write_file(folder / made.name, made.read_bytes(), mode=made.stat().st_mode & 0o777)
+
+
+def _make_federation(options: Options, place: Place, missing: list[int]) -> list[str]:
+    from deploy.cluster import Plan, prepare
+
+    plan = Plan(
+        clients=options.clients,
+        data="digits",
+        how="equal",
+        alpha=0.5,
+        mode=options.mode,
+        p=1.0 if options.mode is Mode.LOCAL_ONLY else 0.5,
+        q=0.2,
+        clip_norm=1.0,
+        sigma=None,
+        epsilon=3.0,
+        delta=1e-3,
+        rounds=options.rounds,
+        rounds_per_invitation=min(10, options.rounds),
+        model=None,
+        learning_rate=2.0,
+        momentum=0.0,
+        evaluate_every=5,
+    )
+    told = []
+    with tempfile.TemporaryDirectory() as name:
+        cluster = prepare(plan, Path(name) / "cluster")
+        for index in missing:
+            policy = tomllib.loads(cluster.policies[index - 1].read_text())
+            _make_client(place, index, policy)
+            told.append(f"Made a policy and an empty ledger for client-{index}.")
+        settings = place.server / SETTINGS
+        if not settings.exists():
+            prepared = replace(
+                load_settings(cluster.settings),
+                state=SERVER_HOME / "run",
+                least_clients=min(2, options.clients),
+                patience_seconds=600.0,
+            )
+            draft = settings.with_suffix(".draft")
+            save_settings(prepared, draft)
+            draft.replace(settings)
+            told.append(f"Made the settings of a run of {options.rounds} rounds.")
+    return told
+
+
+def _make_client(place: Place, index: int, policy: dict[str, object]) -> None:
+    data, ledger = place.data(index), place.ledger(index)
+    for folder in (data, ledger):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not (ledger / LEDGER).exists():
+        Ledger.create(ledger / LEDGER, str(policy["data_set"])).close()
+    # Seen from the data, the ledger is next door, in the container as here.
+    content = tomli_w.dumps({**policy, "ledger": f"../ledger/{LEDGER}"})
+    write_file(data / POLICY, content.encode(), mode=0o644)
+
+
+def _give_away(folder: Path) -> None:
+    """Make the containers' user the owner of a folder and all below it."""
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, USER, USER, follow_symlinks=False)
+
+
+def _count(environment: Mapping[str, str], name: str, least: int) -> int:
+    text = environment.get(name, "")
+    if not text.isdigit() or int(text) < least:
+        raise ValueError(f"{name} = {text!r} must be a whole number of at least {least}.")
+    return int(text)
+
+
+def main() -> None:
+    """Set up the cluster in the container ``setup``."""
+    place = Place(secrets=Path("/secrets"), server=Path("/server"), clients=Path("/clients"))
+    try:
+        for sentence in set_up(Options.read(os.environ), place) or ["Everything is there."]:
+            say(sentence)
+    except (ValueError, DeploymentError) as error:
+        complain(str(error))
+        sys.exit(2)
+    finally:
+        for folder in (place.server, place.clients, *place.secrets.iterdir()):
+            if folder.is_dir() and folder.name != "authority":
+                _give_away(folder)
+
+
+if __name__ == "__main__":
+    main()

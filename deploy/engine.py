@@ -1,0 +1,256 @@
+"""A Docker engine of one's own on a bare Debian machine, for tests of the containers.
+
+Installs what is missing from Debian's packages, runs ``dockerd`` in a network namespace of its own
+(its uplink is slirp4netns, so the machine's own interfaces and firewall stay as they are) and makes
+the two base images without a registry: ``debian:bookworm-slim`` with debootstrap, and from it a
+stand-in for ``python:3.11-slim-bookworm`` (Debian's own Python 3.11). Everything ends with the
+``with`` block; what is slow to make stays in the cache folder. Needs root.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from deploy.errors import DeploymentError
+
+DEBIAN_IMAGE = "debian:bookworm-slim"
+PYTHON_IMAGE = "python:3.11-slim-bookworm"
+CACHE = Path(os.environ.get("COINFLOWER_CACHE", Path.home() / ".cache" / "coinflower"))
+
+_PROGRAMS = {
+    "dockerd": "docker.io",
+    "docker": "docker.io",
+    "iptables": "iptables",
+    "debootstrap": "debootstrap",
+    "slirp4netns": "slirp4netns",
+    "ip": "iproute2",
+}
+_MIRROR = "http://deb.debian.org/debian"
+_PLUGINS = ("docker-compose", "docker-buildx")
+# slirp4netns answers questions for names here, with what the machine itself would answer.
+_NAME_SERVER = "10.0.2.3"
+_CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+_START_SECONDS = 60.0
+
+_STAND_IN = f"""\
+FROM {DEBIAN_IMAGE}
+RUN apt-get update -qq && apt-get install -qq -y --no-install-recommends \\
+      ca-certificates python3 python3-pip python3-venv && \\
+    rm -rf /var/lib/apt/lists/* /usr/lib/python3*/EXTERNALLY-MANAGED && \\
+    ln -s python3 /usr/bin/python
+COPY wheels /opt/wheels
+COPY ca.crt {_CA_BUNDLE}
+COPY pip.conf /etc/pip.conf
+"""
+_PIP = f"[global]\ncert = {_CA_BUNDLE}\nfind-links = /opt/wheels\n"
+
+
+class EngineError(DeploymentError):
+    """The engine, or something it needs, could not be had; says what."""
+
+
+class Engine:
+    """A Docker engine with compose and buildx that lives as long as its ``with`` block.
+
+    Args:
+        cache: For packages, base images and the engine's own layers; kept.
+        wheels: Folder of Python packages that the stand-in for the Python image finds first.
+    """
+
+    def __init__(self, cache: Path = CACHE, wheels: Path | None = None) -> None:
+        self._cache = cache
+        self._wheels = wheels
+        self._namespace = f"coinflower-{os.getpid()}"
+        self._folder = Path(tempfile.mkdtemp(prefix="coinflower-engine-"))
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables that lead the ``docker`` command to this engine."""
+        return {
+            "DOCKER_HOST": f"unix://{self._folder}/docker.sock",
+            "DOCKER_CONFIG": str(self._cache / "docker-config"),
+            "DOCKER_BUILDKIT": "1",
+        }
+
+    @property
+    def inside(self) -> list[str]:
+        """Words before a command that is to run where published ports are."""
+        return ["nsenter", f"--net=/var/run/netns/{self._namespace}"]
+
+    def __enter__(self) -> Self:
+        try:
+            self._cache.mkdir(parents=True, exist_ok=True)
+            install_programs()
+            self._install_plugins()
+            self._start()
+            self._make_images()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def docker(self, *arguments: str, timeout: float = 600, stdin: Path | None = None) -> str:
+        """Run ``docker`` and return what it printed.
+
+        Raises:
+            EngineError: It failed; with its last lines.
+        """
+        command = ["docker", *arguments]
+        if stdin is None:
+            return _run(command, environment=self.environment, timeout=timeout)
+        with stdin.open("rb") as file:
+            return _run(command, environment=self.environment, timeout=timeout, stdin=file.fileno())
+
+    def close(self) -> None:
+        """End the engine, its containers, its namespace and its mounts."""
+        for process in reversed(self._processes):
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+        if (Path("/var/run/netns") / self._namespace).exists():
+            _run(["ip", "netns", "delete", self._namespace])
+        _unmount_below(self._folder)
+        _unmount_below(self._cache)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _install_plugins(self) -> None:
+        """Unpack compose and buildx from the next Debian: this one has neither."""
+        target = self._cache / "docker-config" / "cli-plugins"
+        if all((target / name).exists() for name in _PLUGINS):
+            return
+        target.mkdir(parents=True, exist_ok=True)
+        work = self._folder / "plugins"
+        (work / "lists" / "partial").mkdir(parents=True)
+        keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+        source = work / "trixie.list"
+        source.write_text(f"deb [signed-by={keyring}] {_MIRROR} trixie main\n")
+        options = ["-o", f"Dir::Etc::SourceList={source}", "-o", "Dir::Etc::SourceParts=-"]
+        options += ["-o", f"Dir::State::Lists={work}/lists", "-o", "APT::Sandbox::User=root"]
+        _run(["apt-get", *options, "-qq", "update"])
+        _run(["apt-get", *options, "-qq", "download", *_PLUGINS], folder=work)
+        for package in work.glob("*.deb"):
+            _run(["dpkg", "-x", str(package), str(work / "root")])
+        for name in _PLUGINS:
+            shutil.copy(next((work / "root").rglob(f"cli-plugins/{name}")), target / name)
+
+    def _start(self) -> None:
+        _run(["ip", "netns", "add", self._namespace])
+        _run([*self.inside, "ip", "link", "set", "lo", "up"])
+        uplink = ["slirp4netns", "--configure", "--mtu=65520", "--disable-host-loopback"]
+        uplink += ["--netns-type=path", f"/var/run/netns/{self._namespace}", "tap0"]
+        self._spawn(uplink, "slirp4netns.log")
+        daemon = [*self.inside, "dockerd", "--host", self.environment["DOCKER_HOST"]]
+        daemon += ["--data-root", str(self._cache / "docker-data")]
+        daemon += ["--exec-root", str(self._folder / "exec")]
+        daemon += ["--pidfile", str(self._folder / "docker.pid"), "--dns", _NAME_SERVER]
+        self._spawn(daemon, "dockerd.log")
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                self.docker("version")
+                return
+            except EngineError:
+                ended = [one for one in self._processes if one.poll() is not None]
+                if ended or time.monotonic() > deadline:
+                    log = (self._folder / "dockerd.log").read_text(errors="replace")
+                    raise EngineError(f"The engine did not start:\n{log[-2000:]}") from None
+            time.sleep(0.2)
+
+    def _spawn(self, command: Sequence[str], log: str) -> None:
+        with (self._folder / log).open("ab") as file:
+            self._processes.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+            )
+
+    def _make_images(self) -> None:
+        if not self.docker("images", "--quiet", DEBIAN_IMAGE):
+            self.docker("import", "-", DEBIAN_IMAGE, stdin=self._debian())
+        context = self._folder / "stand-in"
+        context.mkdir()
+        (context / "wheels").mkdir()
+        if self._wheels is not None:
+            shutil.copytree(self._wheels, context / "wheels", dirs_exist_ok=True)
+        shutil.copy(_CA_BUNDLE, context / "ca.crt")
+        (context / "pip.conf").write_text(_PIP)
+        (context / "Dockerfile").write_text(_STAND_IN)
+        self.docker("build", "--quiet", "--tag", PYTHON_IMAGE, str(context))
+        shutil.rmtree(context)
+
+    def _debian(self) -> Path:
+        """Return the archive of a smallest Debian, made when it is not in the cache."""
+        archive = self._cache / "bookworm.tar"
+        if not archive.exists():
+            root = self._folder / "root"
+            _run(["debootstrap", "--variant=minbase", "bookworm", str(root), _MIRROR])
+            for waste in ("var/cache/apt/archives", "var/lib/apt/lists"):
+                shutil.rmtree(root / waste)
+                (root / waste / "partial").mkdir(parents=True)
+            draft = archive.with_suffix(".draft")
+            _run(["tar", "-C", str(root), "-cf", str(draft), "."])
+            draft.replace(archive)
+            shutil.rmtree(root)
+        return archive
+
+
+def install_programs() -> None:
+    """Install the packages of programs that are missing.
+
+    Raises:
+        EngineError: This is not root, or a package cannot be had.
+    """
+    if os.geteuid() != 0:
+        raise EngineError("A container engine can only be started by root.")
+    missing = sorted({package for name, package in _PROGRAMS.items() if shutil.which(name) is None})
+    if missing:
+        _run(["apt-get", "-qq", "update"])
+        _run(["apt-get", "-qq", "-y", "--no-install-recommends", "install", *missing])
+
+
+def _run(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    stdin: int = subprocess.DEVNULL,
+    timeout: float = 600,
+) -> str:
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", **(environment or {})}
+    try:
+        done = subprocess.run(
+            command,
+            env=env,
+            cwd=folder,
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(f"{' '.join(command[:6])}: {error}") from error
+    if done.returncode != 0:
+        last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-30:])
+        raise EngineError(f"{' '.join(command[:6])} failed ({done.returncode}):\n{last}")
+    return done.stdout
+
+
+def _unmount_below(folder: Path) -> None:
+    """Unmount what the engine left mounted in a folder, the deepest first."""
+    points = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for point in sorted((one for one in points if one.startswith(f"{folder}/")), reverse=True):
+        _run(["umount", "--lazy", point])

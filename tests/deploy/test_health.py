@@ -1,0 +1,67 @@
+"""The gRPC health protocol on a local port."""
+
+import sys
+import threading
+import time
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from deploy import cli
+from deploy.errors import DeploymentError
+from deploy.health import SERVICE, HealthServer, ask_health
+from deploy.superlink import LOOPBACK, free_port
+
+
+def wait_for(port, answer):
+    deadline = time.monotonic() + 5
+    while ask_health(port) != answer:
+        assert time.monotonic() < deadline, ask_health(port)
+        time.sleep(0.05)
+
+
+def test_it_serves_while_the_check_holds():
+    well = threading.Event()
+    port = free_port(LOOPBACK)
+    with HealthServer(port, well.is_set):
+        wait_for(port, "NOT_SERVING")
+        well.set()
+        wait_for(port, "SERVING")
+        well.clear()
+        wait_for(port, "NOT_SERVING")
+    assert "no answer" in ask_health(port)
+
+
+def test_any_client_of_the_protocol_may_ask_by_name():
+    port = free_port(LOOPBACK)
+    with HealthServer(port, lambda: True), grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        wait_for(port, "SERVING")
+        stub = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service=SERVICE)
+        assert stub.Check(request, timeout=3).status == health_pb2.HealthCheckResponse.SERVING
+        first = next(iter(stub.Watch(request, timeout=3)))
+        assert first.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_without_a_port_nobody_listens():
+    with HealthServer(None, lambda: True):
+        pass
+
+
+def test_a_port_in_use_is_named():
+    port = free_port(LOOPBACK)
+    with HealthServer(port, lambda: True), pytest.raises(DeploymentError, match=f"{port} is in us"):
+        HealthServer(port, lambda: True)
+
+
+@pytest.mark.parametrize(("well", "code"), [(True, 0), (False, 1), (None, 1)])
+def test_the_command_exits_as_a_container_wants_it(monkeypatch, well, code):
+    port = free_port(LOOPBACK)
+    monkeypatch.setattr(sys, "argv", ["coinflower", "health", str(port)])
+    with HealthServer(None if well is None else port, lambda: bool(well)):
+        if well:
+            wait_for(port, "SERVING")
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    assert (ended.value.code or 0) == code

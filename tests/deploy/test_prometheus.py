@@ -1,0 +1,96 @@
+"""Prometheus metrics: from the run's own files, and nothing of what clients spend."""
+
+import re
+import urllib.error
+import urllib.request
+from dataclasses import replace
+
+import pytest
+from federations import plan
+
+from deploy.cluster import prepare
+from deploy.errors import DeploymentError
+from deploy.prometheus import metrics_server, render_metrics
+from deploy.superlink import LOOPBACK, free_port
+from server.journal import Journal
+from server.settings import load_settings
+from server.strategy import RoundReport
+
+REPORT = RoundReport(
+    round=1,
+    available=3,
+    participants=2,
+    answered=1,
+    dropped=1,
+    expected_batch=70.0,
+    seconds=0.5,
+    received_bytes=1000,
+)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prepared")
+    return load_settings(prepare(plan(clients=2), folder / "run").settings)
+
+
+@pytest.fixture
+def settings(prepared, tmp_path):
+    return replace(prepared, state=tmp_path / "state")
+
+
+def figures(text):
+    return {name: float(value) for name, value in re.findall(r"^(\w+) (\S+)$", text, re.M)}
+
+
+def test_a_server_that_has_not_begun_has_metrics_too(settings, tmp_path):
+    found = figures(render_metrics(settings, tmp_path))
+    assert found["coinflower_rounds_total"] == 0
+    assert found["coinflower_planned_rounds"] == 4
+    assert "coinflower_accuracy" not in found
+
+
+def test_rounds_are_summed_and_the_last_is_shown(settings, tmp_path):
+    journal = Journal(settings.state, insecure=False)
+    journal.round(REPORT, 0.5)
+    journal.round(replace(REPORT, round=2, participants=3, answered=3, dropped=0), None)
+    found = figures(render_metrics(settings, tmp_path))
+    expected = {
+        "rounds_total": 2,
+        "last_round": 2,
+        "participations_total": 5,
+        "participants": 3,
+        "available_clients": 3,
+        "answers_total": 4,
+        "answered": 3,
+        "dropped_total": 1,
+        "dropped": 0,
+        "received_bytes_total": 2000,
+        "round_seconds": 0.5,
+        "rounds_seconds_total": 1.0,
+        "accuracy": 0.5,
+    }
+    assert {name: found[f"coinflower_{name}"] for name in expected} == expected
+
+
+def test_every_metric_has_help_and_type_and_none_is_about_epsilon(settings, tmp_path):
+    Journal(settings.state, insecure=False).round(REPORT, 0.5)
+    text = render_metrics(settings, tmp_path)
+    for name in figures(text):
+        assert f"# HELP {name} " in text
+        assert re.search(rf"^# TYPE {name} (counter|gauge)$", text, re.M)
+    assert "epsilon" not in text
+    assert "ε" not in text
+
+
+def test_they_are_served_on_one_path_only(settings, tmp_path):
+    port = free_port(LOOPBACK)
+    with metrics_server(settings, tmp_path, host=LOOPBACK, port=port):
+        answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert b"coinflower_rounds_total 0" in answer.read()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/etc/passwd", timeout=5)
+        busy = metrics_server(settings, tmp_path, host=LOOPBACK, port=port)
+        with pytest.raises(DeploymentError, match="Metrics cannot be served on"), busy:
+            pass
