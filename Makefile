@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 
-.PHONY: install run lint test bench clean
+.PHONY: install run lint test test-hosts bench clean
 
 install: $(VENV)/.installed
 
@@ -24,6 +24,10 @@ lint: install
 
 test: lint
 	$(BIN)/pytest
+
+# Four hosts in network namespaces, set up by the commands of deploy/README.md; needs root.
+test-hosts: install
+	$(BIN)/pytest -rs -x tests/hosts
 
 bench: install
 	$(BIN)/python -m experiments.bench

@@ -178,9 +178,14 @@ class Ledger:
             for round_ in new:
                 recorded[round_] = self._charge(tally, round_)
             self._connection.execute(
-                "UPDATE tallies SET charged = charged + ?, joined = joined + ? "
-                "WHERE experiment = ?",
-                (len(new), sum(bool(recorded[round_]) for round_ in new), experiment),
+                "UPDATE tallies SET charged = charged + ?, joined = joined + ?, "
+                "secure = min(secure, ?) WHERE experiment = ?",
+                (
+                    len(new),
+                    sum(bool(recorded[round_]) for round_ in new),
+                    not (new and self._coins.insecure),
+                    experiment,
+                ),
             )
         return [bool(recorded[round_]) for round_ in rounds]
 

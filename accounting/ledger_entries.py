@@ -124,7 +124,7 @@ def follow_chain(rows: Iterable[tuple[Any, ...]], start: str) -> tuple[int, str,
             charged, joined = charged + 1, joined + coin
         elif kind != "answer":
             committed = rounds
-        if kind == "commit":
+        if kind in ("commit", "charge"):
             was_secure = min(was_secure, secure)
         sums[experiment] = (experiment, terms, committed, charged, joined, was_secure)
     return count, head, sums

@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from deploy.cli_output import JsonFlag, complain, number, print_json, print_table, say
-from deploy.cli_run import stop_on_signals
 from deploy.errors import DeploymentError
 from deploy.logs import LogFormat, LogFormatOption, start_logging
+from deploy.signals import stop_on_signals
 from protocol.policy import Policy, load_policy
 
 server_app = typer.Typer(no_args_is_help=True, help="Run a server and choose who may join it.")

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from deploy.cli_output import JsonFlag, console, number, print_json, print_table, warn
+from deploy.signals import stop_on_signals
 from protocol.terms import Mode, parse_mode
-
-
-@contextlib.contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set."""
-    stop = threading.Event()
-    previous = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def run(

@@ -50,6 +50,7 @@ POLICY, LEDGER = "policy.toml", "ledger.db"
 SETTINGS = "settings.toml"
 SERVER_HOME = Path("/var/lib/coinflower")
 SUPERLINK = "superlink"
+AUTHORITY = "authority"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +112,13 @@ class Place:
         """Where a client's ledger is."""
         return self.data(index).with_name("ledger")
 
+    def handed_out(self) -> list[Path]:
+        """Every volume and secret that containers get to see."""
+        own = range(1, OWN_CLIENTS + 1)
+        secrets = [one for one in self.secrets.iterdir() if one.is_dir() and one.name != AUTHORITY]
+        volumes = [folder(index) for index in own for folder in (self.data, self.ledger)]
+        return [self.server, self.clients / "extra", *volumes, *secrets]
+
 
 def set_up(options: Options, place: Place) -> list[str]:
     """Make what is missing and return what was made, in sentences.
@@ -154,7 +162,7 @@ def _require_ledgers(options: Options, place: Place) -> None:
 
 def _make_keys(options: Options, place: Place) -> list[str]:
     told = []
-    authority = place.secrets / "authority"
+    authority = place.secrets / AUTHORITY
     if not (authority / CA_KEY).exists():
         told.append(f"Made an authority: {make_authority(authority).path.name}.")
     for service, names in (("gateway", ("gateway", *options.names)), ("server", ("server",))):
@@ -270,9 +278,8 @@ def main() -> None:
         complain(str(error))
         sys.exit(2)
     finally:
-        for folder in (place.server, place.clients, *place.secrets.iterdir()):
-            if folder.is_dir() and folder.name != "authority":
-                _give_away(folder)
+        for folder in place.handed_out():
+            _give_away(folder)
 
 
 if __name__ == "__main__":

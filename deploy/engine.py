@@ -9,6 +9,7 @@ stand-in for ``python:3.11-slim-bookworm`` (Debian's own Python 3.11). Everythin
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from deploy.errors import DeploymentError
 
@@ -70,6 +71,7 @@ class Engine:
         self._namespace = f"coinflower-{os.getpid()}"
         self._folder = Path(tempfile.mkdtemp(prefix="coinflower-engine-"))
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._lock: IO[bytes] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -88,6 +90,7 @@ class Engine:
     def __enter__(self) -> Self:
         try:
             self._cache.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self._cache / "lock")
             install_programs()
             self._install_plugins()
             self._start()
@@ -114,6 +117,9 @@ class Engine:
 
     def close(self) -> None:
         """End the engine, its containers, its namespace and its mounts."""
+        if self._lock is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            return
         for process in reversed(self._processes):
             process.terminate()
             try:
@@ -127,6 +133,8 @@ class Engine:
         _unmount_below(self._folder)
         _unmount_below(self._cache)
         shutil.rmtree(self._folder, ignore_errors=True)
+        self._lock.close()
+        self._lock = None
 
     def _install_plugins(self) -> None:
         """Unpack compose and buildx from the next Debian: this one has neither."""
@@ -205,6 +213,16 @@ class Engine:
             draft.replace(archive)
             shutil.rmtree(root)
         return archive
+
+
+def _lock(path: Path) -> IO[bytes]:
+    file = path.open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise EngineError(f"Another engine is at work with {path.parent}.") from None
+    return file
 
 
 def install_programs() -> None:

@@ -37,7 +37,12 @@ http {{
     log_format plain '$time_iso8601 $remote_addr $request_method "$uri" $status '
                      'in=$request_length out=$bytes_sent seconds=$request_time '
                      'upstream=$upstream_status tls=$ssl_protocol';
-    access_log {access_log} plain;
+    # What every node asks several times a second is told only if it went wrong.
+    map "$status $uri" $worth_a_line {{
+        default 1;
+        "~^200 (/v1/fleet/(pull-messages|send-node-heartbeat)|/health)$" 0;
+    }}
+    access_log {access_log} plain if=$worth_a_line;
 
     client_body_temp_path "{folder}/body";
     proxy_temp_path "{folder}/proxy";

@@ -28,6 +28,7 @@ from rich.table import Table
 BENCHMARKS = (
     "experiments.bench_accounting",
     "experiments.bench_clipped",
+    "experiments.bench_rounds",
 )
 COLUMNS = ("what", "value", "limit", "met")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"

@@ -43,7 +43,7 @@ def run(*, repetitions: int = 15) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(dir=".", prefix=".bench-") as folder:
         return [
             *_composition_rows(repetitions),
-            *_charge_rows(Path(folder), repetitions),
+            *_charge_rows(Path(folder), 2 * repetitions),
             *_spent_rows(Path(folder), repetitions),
         ]
 

@@ -162,13 +162,26 @@ def test_exports_hold_every_entry(ledger):
     assert len(rows) == 5
 
 
+class Seeded:
+    insecure = True
+
+    def coin(self, _p):
+        return True
+
+
+def test_one_seeded_coin_makes_the_whole_experiment_insecure(ledger):
+    ledger.commit("trial", TERMS, 3, BUDGET)
+    ledger.charge("trial", 1)
+    assert ledger.tallies()[0].secure
+    with Ledger.open(ledger.path, coins=Seeded()) as seeded:
+        seeded.charge("trial", 1)
+        assert seeded.tallies()[0].secure
+        seeded.charge("trial", 2)
+    assert not ledger.tallies()[0].secure
+    ledger.verify()
+
+
 def test_seeded_coins_are_stamped(tmp_path):
-    class Seeded:
-        insecure = True
-
-        def coin(self, _p):
-            return True
-
     with Ledger.create(tmp_path / "seeded.db", "x", coins=Seeded()) as ledger:
         ledger.commit("trial", TERMS, 2, BUDGET)
         ledger.charge("trial", 1)

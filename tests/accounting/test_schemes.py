@@ -246,7 +246,7 @@ def test_extreme_noise_neither_overflows_nor_vanishes():
         *(("p", value) for value in (0, -0.1, 1.1, math.nan)),
         *(("q", value) for value in (0, 2, math.nan, math.inf)),
         *(("d", value) for value in (-1, 1.5, math.nan)),
-        *(("noise_multiplier", value) for value in (0, -1, math.nan, math.inf)),
+        *(("noise_multiplier", value) for value in (0, -1, math.nan, math.inf, 1e-07)),
     ],
 )
 def test_bad_arguments_are_named(field, value):

@@ -21,7 +21,7 @@ from client.node import ResidentNode, load_private_key
 from deploy import cli, cli_machines, gateway_process, keys
 from deploy.cluster import prepare
 from deploy.registry import Doorkeeper, Registry
-from deploy.standing import read_standing
+from deploy.standing import read_board, read_standing
 from deploy.superlink import LOOPBACK, Superlink, TlsFiles, free_port
 from server.journal import read_metrics
 
@@ -246,7 +246,7 @@ def test_a_missing_nginx_is_named(command, monkeypatch):
 
 @pytest.mark.skipif(shutil.which("nginx", path="/usr/sbin:/usr/bin") is None, reason="needs nginx")
 def test_told_to_stop_the_server_ends_between_rounds_and_resumes(secrets, tmp_path):
-    cluster = prepare(plan(clients=2, rounds=10), tmp_path / "run")
+    cluster = prepare(plan(clients=2, rounds=12), tmp_path / "run")
     folder = tmp_path / "superlink"
     registry = Registry(folder / "nodes")
     for name in ("anna", "bert"):
@@ -265,22 +265,22 @@ def test_told_to_stop_the_server_ends_between_rounds_and_resumes(secrets, tmp_pa
                 node(address, secrets, name, client_app, node_config=config, drain_seconds=10)
             )
         first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: len(read_metrics(cluster.server)) >= 2, 60)
+        wait_until(lambda: read_board(folder).get("online") == 2, 60)
         asked = subprocess.run([COINFLOWER, "health", str(health)], check=False)
         assert asked.returncode == 0
+        wait_until(lambda: read_metrics(cluster.server), 60)
         standing = read_standing(folder)
         assert (standing["online"], standing["server"]) == (2, "running")
         first.send_signal(signal.SIGTERM)
         _, told = first.communicate(timeout=30)
         assert first.returncode == 0, told
         played = read_metrics(cluster.server)[-1]["round"]
-        assert f"Stopped after round {played} of 10; go on with --resume." in told
+        assert f"Stopped after round {played} of 12; go on with --resume." in told
         assert read_standing(folder)["run"] == "stopped"
         second = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
         assert second.returncode == 0, second.stderr
         assert "The run is complete" in second.stderr
-        open("/tmp/drain.log","w").write(told+"-----\n"+second.stderr)
     rounds = [row["round"] for row in read_metrics(cluster.server)]
     assert rounds == sorted(set(rounds))
-    assert rounds[-1] == 10
+    assert rounds[-1] == 12
     assert all(len(charges) > 0 for charges in check_ledgers(cluster).values())

@@ -1,0 +1,155 @@
+"""Clusters of containers, seen from outside: compose commands, volumes, ledgers."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from federations import check_ledgers
+from safetensors.numpy import load_file
+
+from server.journal import read_metrics
+from server.settings import load_settings
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("accounting", "client", "deploy", "experiments", "learning", "protocol", "server")
+FILES = ("pyproject.toml", "README.md", ".dockerignore")
+PATIENCE = 180.0
+
+
+def copy_context(folder):
+    """Copy what the images are built from, without keys that lie there."""
+    secrets = ROOT / "deploy" / "secrets"
+    for package in PACKAGES:
+        shutil.copytree(
+            ROOT / package,
+            folder / package,
+            ignore=lambda where, names: [
+                name
+                for name in names
+                if name == "__pycache__" or (secrets in Path(where).parents and name != ".gitkeep")
+            ],
+        )
+    for path in (*(ROOT / name for name in FILES), *ROOT.glob("docker-compose*.yml")):
+        shutil.copy(path, folder)
+    shutil.rmtree(folder / "deploy" / "secrets" / "authority", ignore_errors=True)
+    return folder
+
+
+class ComposeCluster:
+    """One project of docker compose; ``check_ledgers`` takes it for a federation."""
+
+    def __init__(self, engine, context, options=(), environment=()):
+        self._engine = engine
+        self._context = context
+        self._options = options
+        self._environment = {"COINFLOWER_EXTRA_INDEX_URL": "", **dict(environment)}
+        self.project = json.loads(self.compose("config", "--format", "json"))["name"]
+        root = engine.docker("info", "--format", "{{.DockerRootDir}}").strip()
+        self._volumes = Path(root) / "volumes"
+        self._copies = context / "copies"
+
+    def compose(self, *arguments, check=True):
+        """Run docker compose and return what it printed."""
+        done = subprocess.run(
+            ["docker", "compose", *self._options, *arguments],
+            env={**os.environ, **self._engine.environment, **self._environment},
+            cwd=self._context,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            logs = self.compose("logs", "--tail", "30", "--no-color", check=False)
+            raise AssertionError(f"{arguments}: {done.stderr[-3000:]}\n{logs[-6000:]}")
+        return done.stdout
+
+    def up(self, *arguments):
+        self.compose("up", "--wait", "--wait-timeout", "180", *arguments)
+
+    def container(self, service):
+        return f"{self.project}-{service}-1"
+
+    def inspect(self, service):
+        return json.loads(self._engine.docker("inspect", self.container(service)))[0]
+
+    def volume(self, name):
+        return self._volumes / f"{self.project}_{name}" / "_data"
+
+    @property
+    def state(self):
+        """The folder of the server's run."""
+        return self.volume("server") / "run"
+
+    @property
+    def terms(self):
+        return load_settings(self.volume("server") / "settings.toml").terms
+
+    @property
+    def policies(self):
+        """The clients' policies, those with volumes of their own first."""
+        own = self._volumes.glob(f"{self.project}_client-*-data/_data/policy.toml")
+        return [*sorted(own), *sorted(self.volume("extra").glob("client-*/data/policy.toml"))]
+
+    def ledger(self, index):
+        """Return a copy of a client's ledger: the client may be writing to its own."""
+        policy = self.policies[index]
+        if policy.parent.name == "data":
+            original = policy.parents[1] / "ledger" / "ledger.db"
+        else:
+            original = self.volume(f"client-{index + 1}-ledger") / "ledger.db"
+        copies = self._copies / self.project / str(index)
+        shutil.rmtree(copies, ignore_errors=True)
+        copies.mkdir(parents=True)
+        for file in original.parent.glob("ledger.db*"):
+            shutil.copy2(file, copies)
+        return copies / "ledger.db"
+
+    def charges(self):
+        """Check all ledgers and return who was charged for which round, with which coin."""
+        return check_ledgers(self)
+
+    def rounds(self):
+        return read_metrics(self.state)
+
+    def model(self):
+        return load_file(self.state / "model.safetensors")
+
+    def online(self):
+        """Return which nodes the server sees."""
+        told = self.compose(
+            "exec", "-T", "server", "coinflower", "status", "superlink", "--json", check=False
+        )
+        return json.loads(told)["nodes"] if told else {}
+
+    def await_round(self, round_):
+        """Wait until the server has played a round; returns the last one played."""
+
+        def played():
+            rounds = self.rounds()
+            return rounds[-1]["round"] if rounds and rounds[-1]["round"] >= round_ else None
+
+        return self._await(played, f"round {round_}")
+
+    def await_end(self):
+        """Wait until the server's container has ended and return its exit code."""
+
+        def ended():
+            state = self.inspect("server")["State"]
+            return None if state["Running"] or state["Restarting"] else [state["ExitCode"]]
+
+        return self._await(ended, "the end of the run")[0]
+
+    def _await(self, look, what):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            found = look()
+            if found:
+                return found
+            time.sleep(0.3)
+        logs = self.compose("logs", "--tail", "40", "--no-color", check=False)
+        raise AssertionError(f"{what} was not reached in {PATIENCE} s:\n{logs[-8000:]}")

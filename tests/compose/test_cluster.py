@@ -1,0 +1,104 @@
+"""The cluster of docker-compose.yml, on a real engine: trained, looked into, and disturbed."""
+
+import time
+
+import numpy as np
+
+CLIENTS = ("client-1", "client-2", "client-3")
+ASK = """
+import ssl, sys, urllib.request, urllib.error
+context = ssl.create_default_context(cafile=sys.argv[1])
+try:
+    print(urllib.request.urlopen(sys.argv[2], data=b"", context=context, timeout=5).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+except OSError as error:
+    print("unreachable")
+"""
+
+
+def test_the_default_cluster_trains_and_shows_no_more_than_it_must(cluster):
+    default = cluster(COINFLOWER_ROUNDS="40")
+    default.up("--build")
+
+    published = {
+        service: default.inspect(service)["HostConfig"]["PortBindings"]
+        for service in ("gateway", "server", *CLIENTS)
+    }
+    assert {service for service, ports in published.items() if ports} == {"gateway"}
+    ca = "/run/secrets/client-1/ca.pem"
+    for url, answer in (
+        ("https://gateway:8443/v1/control/list-runs", "404"),
+        ("https://gateway:8443/v1/runtime/get-nodes", "404"),
+        ("https://server:8000/v1/control/list-runs", "unreachable"),
+    ):
+        told = default.compose("exec", "-T", "client-1", "python", "-c", ASK, ca, url)
+        assert told.strip() == answer
+    for service in ("gateway", "server", *CLIENTS):
+        config = default.inspect(service)["Config"]
+        assert "PRIVATE KEY" not in str(config)
+        assert config["User"] == "10001:10001"
+
+    assert default.await_end() == 0
+    assert [row["round"] for row in default.rounds()] == list(range(1, 41))
+    assert all(row["available"] == 3 for row in default.rounds())
+    assert default.rounds()[-1]["accuracy"] > 0.5
+    assert all(np.isfinite(tensor).all() for tensor in default.model().values())
+    charged = default.charges()
+    assert [sorted(charges) for charges in charged.values()] == [list(range(1, 41))] * 3
+
+    default.compose("up", "setup")  # set up a second time: nothing is overwritten
+    assert default.charges() == charged
+
+
+def test_faults_lose_no_round_and_charge_none_twice(cluster, engine):
+    rounds = 120
+    disturbed = cluster(COINFLOWER_ROUNDS=str(rounds))
+    disturbed.up()
+    disturbed.await_round(3)
+    assert disturbed.online() == dict.fromkeys(CLIENTS, True)
+
+    disturbed.compose("pause", "server")
+    time.sleep(10)
+    disturbed.compose("unpause", "server")
+    last = disturbed.await_round(disturbed.rounds()[-1]["round"] + 2)
+
+    network, victim = f"{disturbed.project}_nodes", disturbed.container("client-2")
+    engine.docker("network", "disconnect", network, victim)
+    time.sleep(20)
+    engine.docker("network", "connect", "--alias", "client-2", network, victim)
+    last = disturbed.await_round(last + 2)
+
+    disturbed.compose("kill", "client-3")
+    disturbed.compose("start", "client-3")
+    last = disturbed.await_round(last + 2)
+
+    before = disturbed.charges()
+    disturbed.compose("down")
+    played = [row["round"] for row in disturbed.rounds()]
+    assert played[-1] < rounds, "the run was over before the cluster went down"
+    stopped = disturbed.charges()
+    disturbed.up()
+    assert disturbed.await_end() == 0
+
+    after = disturbed.charges()
+    for index, charges in before.items():
+        assert charges.items() <= stopped[index].items() <= after[index].items()
+    again = [row["round"] for row in disturbed.rounds()]
+    assert again[: len(played)] == played
+    assert again == sorted(set(again))
+    assert again[-1] == rounds
+    for row in disturbed.rounds():
+        took_part = sum(charges.get(row["round"], False) for charges in after.values())
+        assert row["answered"] <= took_part, "a ledger lost a round that was answered"
+    assert disturbed.model()
+
+
+def test_more_clients_that_do_not_trust_the_server(cluster):
+    files = ("--file", "docker-compose.yml", "--file", "docker-compose.untrusted.yml")
+    many = cluster(*files, "--profile", "more", COINFLOWER_CLIENTS="5", COINFLOWER_ROUNDS="10")
+    many.compose("up", "--detach", "--scale", "extra=2")  # a short run may end before --wait
+    assert many.await_end() == 0
+    assert str(many.terms.mode) == "untrusted"
+    assert all(row["available"] == 5 for row in many.rounds())
+    assert [len(charges) for charges in many.charges().values()] == [10] * 5

@@ -1,0 +1,151 @@
+"""Programs that a hostile host runs against the gateway; each ends by itself and prints JSON."""
+
+CONNECTS = """
+import json, socket, sys
+found = {}
+for port in map(int, sys.argv[2:]):
+    try:
+        socket.create_connection((sys.argv[1], port), timeout=1.5).close()
+        found[port] = True
+    except OSError:
+        found[port] = False
+print(json.dumps(found))
+"""
+
+ASKS = """
+import http.client, json, ssl, sys
+found = {}
+context = ssl.create_default_context(cafile="ca.pem")
+for line in sys.argv[2:]:
+    method, path = line.split(" ", 1)
+    connection = http.client.HTTPSConnection(sys.argv[1], 8443, timeout=10, context=context)
+    try:
+        connection.putrequest(method, path, skip_accept_encoding=True)
+        connection.putheader("Content-Length", "0")
+        connection.endheaders()
+        found[line] = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        found[line] = repr(error)
+    connection.close()
+print(json.dumps(found))
+"""
+
+CONTROLS = """
+import hashlib, json, sys
+from pathlib import Path
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.fab_pb2 import Fab
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+key = public_key_to_bytes(ec.generate_private_key(ec.SECP384R1()).public_key())
+fab = Fab(hash_str=hashlib.sha256(b"x").hexdigest(), content=b"x")
+control = ControlHttpClient.from_server_address(sys.argv[1], False, Path("ca.pem").read_bytes(), [])
+found = []
+for method, request in (
+    (control.StartRun, StartRunRequest(fab=fab)),
+    (control.RegisterNode, RegisterNodeRequest(public_key=key)),
+    (control.ListNodes, ListNodesRequest()),
+):
+    try:
+        method(request)
+        found.append("done")
+    except Exception as error:
+        found.append(str(error)[:200])
+print(json.dumps(found))
+"""
+
+PLAIN = """
+import http.client, json, sys
+connection = http.client.HTTPConnection(sys.argv[1], 8443, timeout=10)
+connection.request("GET", "/health")
+print(json.dumps(connection.getresponse().status))
+"""
+
+GARBAGE = """
+import json, os, socket, ssl, sys
+context = ssl.create_default_context(cafile="ca.pem")
+sent = 0
+for number in range(60):
+    try:
+        with socket.create_connection((sys.argv[1], 8443), timeout=3) as plain:
+            if number % 2:
+                plain = context.wrap_socket(plain, server_hostname=sys.argv[1])
+            plain.sendall(os.urandom(20000))
+            plain.recv(1000)
+    except OSError:
+        pass
+    sent += 1
+print(json.dumps(sent))
+"""
+
+HUGE = """
+import json, socket, ssl, sys
+context = ssl.create_default_context(cafile="ca.pem")
+def send(head, block, most):
+    sent, answer = 0, b""
+    try:
+        raw = socket.create_connection((sys.argv[1], 8443), timeout=15)
+        with context.wrap_socket(raw, server_hostname=sys.argv[1]) as secure:
+            secure.sendall(head)
+            try:
+                while sent < most:
+                    secure.sendall(block)
+                    sent += len(block)
+            except OSError:
+                pass
+            answer = secure.recv(100)
+    except OSError:
+        pass
+    return [sent, answer.split(b"\\r\\n")[0].decode()]
+head = f"POST /v1/fleet/push-object HTTP/1.1\\r\\nHost: {sys.argv[1]}\\r\\n".encode()
+piece = bytes(1 << 16)
+known = send(head + b"Content-Length: 1073741824\\r\\n\\r\\n", piece, 1 << 30)
+chunk = b"10000\\r\\n" + piece + b"\\r\\n"
+chunked = send(head + b"Transfer-Encoding: chunked\\r\\n\\r\\n", chunk, 1 << 30)
+print(json.dumps([known, chunked]))
+"""
+
+SLOW = """
+import json, socket, ssl, sys, time
+context = ssl.create_default_context(cafile="ca.pem")
+open_ = []
+for number in range(200):
+    try:
+        raw = socket.create_connection((sys.argv[1], 8443), timeout=5)
+        if number % 2:
+            raw = context.wrap_socket(raw, server_hostname=sys.argv[1])
+            raw.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\\r\\nX-Slow: ")
+        open_.append(raw)
+    except OSError:
+        pass
+opened = len(open_)
+end = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end and open_:
+    for one in list(open_):
+        try:
+            one.sendall(b"x")
+        except OSError:
+            open_.remove(one)
+    time.sleep(1)
+print(json.dumps([opened, len(open_)]))
+"""
+
+EXPIRED = """
+import datetime, http.server, ssl, sys
+from pathlib import Path
+from deploy import keys
+class Past(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.datetime.now(tz) - datetime.timedelta(days=30)
+keys.datetime = Past
+folder = Path("expired")
+keys.make_authority(folder, days=3650)
+keys.make_server_certificate(folder, [sys.argv[1]], days=10)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(folder / "server.pem", folder / "server.key")
+server = http.server.ThreadingHTTPServer((sys.argv[1], 8443), http.server.BaseHTTPRequestHandler)
+server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+"""

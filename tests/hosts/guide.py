@@ -1,0 +1,20 @@
+"""The operator's guide, taken apart: what it tells each machine to run and to write."""
+
+import re
+from pathlib import Path
+
+GUIDE = Path(__file__).parents[2] / "deploy" / "README.md"
+_BLOCK = re.compile(r"^```(sh|toml) ([a-z. ]+)\n(.*?)^```", re.M | re.S)
+
+
+def blocks():
+    """Return the marked blocks of the guide by their mark, as in "server run"."""
+    found = {mark: text for _, mark, text in _BLOCK.findall(GUIDE.read_text())}
+    assert len(found) == len(_BLOCK.findall(GUIDE.read_text())), "a mark is used twice"
+    return found
+
+
+def block(mark, client="ward-7", index=0):
+    """Return a block as it is written, for a client of another name than the guide's."""
+    text = blocks()[mark].strip()
+    return text.replace("ward-7", client).replace("index = 0", f"index = {index}")

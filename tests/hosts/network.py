@@ -1,0 +1,170 @@
+"""Hosts in network namespaces: a switch, cables to cut, programs that end with the test."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+BINARIES = Path(sys.executable).parent
+PACKAGES = {"nginx": "nginx-light", "ip": "iproute2", "iptables": "iptables"}
+SERVER_NAME = "fl.example.org"
+
+
+def ip(*arguments):
+    subprocess.run(["ip", *map(str, arguments)], check=True, timeout=20)
+
+
+def install_what_is_missing():
+    """Install what the hosts need with apt; returns what is still missing."""
+    missing = [package for program, package in PACKAGES.items() if not shutil.which(program)]
+    if missing:
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for command in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
+            subprocess.run(
+                ["apt-get", "-qq", *command],
+                stdout=subprocess.DEVNULL,
+                timeout=180,
+                env=environment,
+                check=False,
+            )
+    return [package for program, package in PACKAGES.items() if not shutil.which(program)]
+
+
+class Host:
+    """A machine with an address, a folder of its own, and its own loopback."""
+
+    def __init__(self, network, name, address, folder):
+        self.namespace = f"{network.prefix}{name}"
+        self.name = name
+        self.address = address
+        self.folder = folder
+        self._switch = network.switch
+        self._cable = f"p-{name}"
+        self._started = []
+        folder.mkdir()
+        ip("netns", "add", self.namespace)
+        ip("-n", self.namespace, "link", "set", "lo", "up")
+        ip("link", "add", "eth0", "netns", self.namespace, "type", "veth",
+           "peer", "name", self._cable, "netns", self._switch)  # fmt: skip
+        ip("-n", self._switch, "link", "set", self._cable, "master", "br0", "up")
+        ip("-n", self.namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+        ip("-n", self.namespace, "link", "set", "eth0", "up")
+        # `ip netns exec` shows this file as /etc/hosts.
+        own = Path("/etc/netns") / self.namespace
+        own.mkdir(parents=True)
+        (own / "hosts").write_text(f"127.0.0.1 localhost\n{network.server} {SERVER_NAME}\n")
+
+    def _command(self, line):
+        return ["ip", "netns", "exec", self.namespace, "sh", "-c", line]
+
+    def _environment(self):
+        path = f"{BINARIES}:{os.environ['PATH']}:/usr/sbin:/sbin"
+        return {**os.environ, "PATH": path, "COLUMNS": "200", "HOME": str(self.folder)}
+
+    def run(self, lines, *, timeout=60, check=True):
+        """Run shell commands to their end and return how the last one went."""
+        done = subprocess.run(
+            self._command(lines),
+            cwd=self.folder,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"{lines}\n{done.stdout}{done.stderr}"
+        return done
+
+    def python(self, code, *arguments, timeout=60):
+        """Run a Python program on this host and return what it printed, as JSON."""
+        command = ["ip", "netns", "exec", self.namespace, sys.executable, "-c", code]
+        done = subprocess.run(
+            [*command, *map(str, arguments)],
+            cwd=self.folder,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def start(self, line, log):
+        """Start a program that writes into a log of this host."""
+        with (self.folder / log).open("ab") as file:
+            program = subprocess.Popen(
+                self._command(f"exec {line}"),
+                cwd=self.folder,
+                env=self._environment(),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._started.append(program)
+        return program
+
+    def log(self, name):
+        return (self.folder / name).read_text(errors="replace")
+
+    def cut_cable(self):
+        ip("-n", self._switch, "link", "set", self._cable, "down")
+
+    def mend_cable(self):
+        ip("-n", self._switch, "link", "set", self._cable, "up")
+
+    def remove(self):
+        for program in self._started:
+            if program.poll() is None:
+                program.send_signal(signal.SIGTERM)
+        for program in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.wait(15)
+        left = subprocess.run(
+            ["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=False
+        )
+        for pid in left.stdout.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        subprocess.run(["ip", "netns", "del", self.namespace], check=False, timeout=20)
+        shutil.rmtree(Path("/etc/netns") / self.namespace, ignore_errors=True)
+
+
+class Network:
+    """A switch and the hosts on it; nothing of it reaches the machine's own network."""
+
+    def __init__(self, folder):
+        self.prefix = f"cfh{os.getpid()}-"
+        self.switch = f"{self.prefix}sw"
+        self.server = "10.77.0.1"
+        self.folder = folder
+        self.hosts = []
+        ip("netns", "add", self.switch)
+        ip("-n", self.switch, "link", "add", "br0", "type", "bridge")
+        ip("-n", self.switch, "link", "set", "br0", "up")
+
+    def add(self, name):
+        address = f"10.77.0.{len(self.hosts) + 1}"
+        host = Host(self, name, address, self.folder / name)
+        self.hosts.append(host)
+        return host
+
+    def remove(self):
+        for host in reversed(self.hosts):
+            host.remove()
+        subprocess.run(["ip", "netns", "del", self.switch], check=False, timeout=20)
+        with contextlib.suppress(OSError):
+            Path("/etc/netns").rmdir()
+
+
+def wait_until(condition, seconds, what):
+    """Wait until a condition holds; what it was is told if it never does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
+        time.sleep(0.2)

@@ -1,0 +1,253 @@
+"""Four hosts, the guide's own commands, and everything that may go wrong between them.
+
+The tests share one run and are in order: it starts with the first and is complete with the last.
+"""
+
+import json
+import os
+import signal
+import time
+
+import attacks
+import pytest
+from guide import block
+from network import SERVER_NAME, Network, install_what_is_missing, wait_until
+
+from accounting.ledger import Ledger
+from server.journal import read_metrics
+
+ROUNDS = 400
+NAMES = ("ward-7", "ward-8", "ward-9")
+
+
+class Federation:
+    """A server and three clients, set up as the guide says."""
+
+    def __init__(self, network):
+        self.server = network.add("server")
+        self.clients = [network.add(name) for name in NAMES]
+        self.running = None
+
+    def set_up(self):
+        server = self.server
+        (server.folder / "settings.toml").write_text(block("settings.toml"))
+        server.run(block("server keys"))
+        server.run(block("server firewall"))
+        self.serve()
+        for index, client in enumerate(self.clients):
+            client.run(block("client keys", client.name))
+            public = (client.folder / "keys" / f"{client.name}.pub").read_bytes()
+            (server.folder / f"{client.name}.pub").write_bytes(public)
+            authority = (server.folder / "keys" / "ca.pem").read_bytes()
+            (client.folder / "ca.pem").write_bytes(authority)
+            server.run(block("server allow", client.name))
+            (client.folder / "policy.toml").write_text(block("policy.toml", client.name, index))
+            client.run(block("client ledger", client.name))
+            client.start(block("client run", client.name), "client.log")
+
+    def serve(self):
+        self.running = self.server.start(block("server run"), "server.log")
+
+    def status(self):
+        return json.loads(self.server.run("coinflower status superlink --json").stdout)
+
+    def round(self):
+        rows = read_metrics(self.server.folder / "state")
+        return rows[-1]["round"] if rows else 0
+
+    def all_online(self):
+        return (self.server.folder / "superlink").exists() and self.status()["online"] == 3
+
+    def require_alive(self):
+        """Check that rounds go on being played."""
+        before = self.round()
+        assert self.running.poll() is None, self.server.log("server.log")
+        wait_until(lambda: self.round() > before, 60, "a further round")
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    missing = install_what_is_missing()
+    if missing:
+        pytest.skip(f"apt could not install {', '.join(missing)}")
+    made = Network(tmp_path_factory.mktemp("hosts"))
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+@pytest.fixture(scope="module")
+def federation(network):
+    made = Federation(network)
+    made.set_up()
+    return made
+
+
+def kept_out(host, line, sentence, log):
+    """Start a client that must not get in, and wait until it says why."""
+    program = host.start(line, log)
+    wait_until(lambda: sentence in host.log(log), 40, f"{sentence!r} in {host.folder / log}")
+    assert "Joined" not in host.log(log)
+    program.send_signal(signal.SIGTERM)
+    assert program.wait(30) == 0
+
+
+def test_the_guide_brings_three_clients_to_a_server(federation):
+    wait_until(federation.all_online, 90, "three nodes online")
+    wait_until(lambda: federation.round() >= 1, 90, "the first round")
+    told = federation.server.run(block("server status")).stdout
+    assert "SERVING" in told
+    assert "ward-9" in told
+
+
+def test_only_the_documented_port_is_open(federation):
+    found = federation.clients[0].python(
+        attacks.CONNECTS, SERVER_NAME, 8443, 8000, 8451, 8452, 22, 80
+    )
+    assert found == {"8443": True} | dict.fromkeys(["8000", "8451", "8452", "22", "80"], False)
+
+
+def test_a_client_host_cannot_start_runs_or_register_nodes(federation):
+    client = federation.clients[0]
+    before = set(federation.status()["nodes"])
+    found = client.python(attacks.CONTROLS, f"{SERVER_NAME}:8443")
+    assert len(found) == 3
+    assert all("404" in answer for answer in found), found
+    paths = [
+        "POST /v1/control/start-run",
+        "POST /v1/fleet/../control/start-run",
+        "POST /v1/fleet/%2e%2e/control/start-run",
+        "POST //v1/control/register-node",
+        "POST /v1/fleet/..%2fcontrol/register-node",
+        "POST /V1/control/list-nodes",
+        "POST /v1/runtime/pull-messages",
+        "GET /v1/fleet/pull-messages",
+        "GET /docs",
+        "GET /openapi.json",
+    ]
+    answers = client.python(attacks.ASKS, SERVER_NAME, *paths)
+    assert set(answers.values()) <= {400, 404, 405}, answers
+    assert client.python(attacks.ASKS, SERVER_NAME, "GET /health") == {"GET /health": 200}
+    assert set(federation.status()["nodes"]) == before
+
+
+def test_plain_http_is_refused(federation):
+    client = federation.clients[0]
+    assert client.python(attacks.PLAIN, SERVER_NAME) == 400
+    line = f"coinflower client policy.toml --superlink {SERVER_NAME}:8443 --insecure"
+    refused = client.run(line, check=False)
+    assert refused.returncode == 2
+    assert "sends everything unprotected" in refused.stderr
+
+
+def test_a_key_that_was_not_allowed_is_kept_out(federation):
+    host = federation.clients[1]
+    host.run("coinflower keys client keys stranger")
+    line = block("client run").replace("ward-7", "stranger")
+    kept_out(host, line, "its key is not allowed there", "stranger.log")
+
+
+def test_a_copy_of_a_key_in_use_is_kept_out(federation):
+    host = federation.clients[1]
+    line = block("client run", host.name)
+    kept_out(host, line, "another client is using the same key", "copy.log")
+    assert federation.status()["nodes"][host.name]
+
+
+def test_a_wrong_authority_is_kept_out(federation):
+    host = federation.clients[1]
+    host.run("coinflower keys init other")
+    line = block("client run", host.name).replace("ca.pem", "other/ca.pem")
+    kept_out(host, line, "was not signed by the authority given here", "wrong-ca.log")
+
+
+def test_an_address_that_the_certificate_does_not_name_is_kept_out(federation):
+    host = federation.clients[1]
+    line = block("client run", host.name).replace(SERVER_NAME, federation.server.address)
+    kept_out(host, line, "its certificate is for another address", "address.log")
+
+
+def test_an_expired_certificate_is_kept_out_on_both_sides(federation):
+    shows, asks = federation.clients[2], federation.clients[1]
+    (shows.folder / "expired.py").write_text(attacks.EXPIRED)
+    program = shows.start(f"python expired.py {shows.address}", "expired.log")
+    wait_until((shows.folder / "expired" / "server.pem").exists, 30, "an expired certificate")
+    (asks.folder / "past.pem").write_bytes((shows.folder / "expired" / "ca.pem").read_bytes())
+    line = block("client run", asks.name).replace(SERVER_NAME, shows.address)
+    line = line.replace("ca.pem", "past.pem")
+    kept_out(asks, line, "its certificate has expired", "expired.log")
+    program.send_signal(signal.SIGTERM)
+    program.wait(10)
+    (shows.folder / "settings.toml").write_text(block("settings.toml"))
+    served = shows.run("coinflower server run settings.toml --keys expired", check=False)
+    assert served.returncode == 2
+    assert "The server's certificate in expired expired on" in served.stderr
+
+
+def test_a_cable_that_is_cut_in_mid_run_loses_nothing(federation):
+    federation.require_alive()
+    cut = federation.clients[0]
+    cut.cut_cable()
+    time.sleep(10)
+    cut.mend_cable()
+    wait_until(lambda: "answers again" in cut.log("client.log"), 60, "the client's return")
+    wait_until(federation.all_online, 60, "three nodes online")
+    federation.require_alive()
+
+
+def test_garbage_leaves_the_run_alive(federation):
+    assert federation.clients[2].python(attacks.GARBAGE, SERVER_NAME, timeout=240) == 60
+    federation.require_alive()
+
+
+def test_a_body_of_a_gigabyte_is_turned_away(federation):
+    for sent, answer in federation.clients[2].python(attacks.HUGE, SERVER_NAME, timeout=120):
+        assert sent < 1 << 28
+        assert answer == "" or "413" in answer
+    federation.require_alive()
+
+
+def test_a_slow_loris_is_let_go(federation):
+    opened, left = federation.clients[2].python(attacks.SLOW, SERVER_NAME, 16, timeout=120)
+    assert opened > 100
+    assert left == 0
+    federation.require_alive()
+
+
+def test_a_revoked_node_is_dropped_and_returns_after_a_restart(federation):
+    server, host = federation.server, federation.clients[2]
+    server.run(block("server revoke", host.name))
+    wait_until(lambda: "its key is not allowed there" in host.log("client.log"), 40, "the refusal")
+    assert host.name not in federation.status()["nodes"]
+    federation.require_alive()
+    federation.running.send_signal(signal.SIGTERM)
+    assert federation.running.wait(60) == 0
+    played = federation.round()
+    assert f"Stopped after round {played} of {ROUNDS}" in server.log("server.log")
+    server.run(block("server allow", host.name))
+    federation.serve()
+    wait_until(federation.all_online, 90, "three nodes online again")
+    wait_until(lambda: federation.round() > played, 60, "a round after the restart")
+
+
+def test_the_run_is_complete_and_every_ledger_whole(federation):
+    assert federation.running.wait(240) == 0, federation.server.log("server.log")
+    rounds = [row["round"] for row in read_metrics(federation.server.folder / "state")]
+    assert rounds == sorted(set(rounds))
+    assert rounds[-1] == ROUNDS
+    assert (federation.server.folder / "state" / "model.safetensors").exists()
+    assert federation.status()["accuracy"] > 0.5
+    for client in federation.clients:
+        assert "Traceback" not in client.log("client.log")
+        with Ledger.open(client.folder / "ledger.db", read_only=True) as ledger:
+            ledger.verify()
+            entries = list(ledger.history())
+        charges = [entry.round for entry in entries if entry.kind == "charge"]
+        answers = [entry.round for entry in entries if entry.kind == "answer"]
+        assert len(charges) == len(set(charges)) <= ROUNDS
+        assert len(answers) == len(set(answers))
+        assert set(answers) <= set(charges)
+        assert len(charges) > ROUNDS / 4
