@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 
-.PHONY: install run lint test test-hosts bench clean
+.PHONY: install run lint test test-compose test-hosts bench clean
 
 install: $(VENV)/.installed
 
@@ -24,6 +24,10 @@ lint: install
 
 test: lint
 	$(BIN)/pytest
+
+# The cluster of docker-compose.yml on a container engine that is installed if missing; needs root.
+test-compose: install
+	$(BIN)/pytest -rs -x --timeout=900 tests/compose
 
 # Four hosts in network namespaces, set up by the commands of deploy/README.md; needs root.
 test-hosts: install

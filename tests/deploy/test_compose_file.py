@@ -1,0 +1,158 @@
+"""What can be said about the containers without an engine: schemas, flags, and who may do what."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from deploy.cli import app
+from deploy.compose_setup import OWN_CLIENTS, USER
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+COMPOSE = ROOT / "docker-compose.yml"
+OVERRIDE = ROOT / "docker-compose.untrusted.yml"
+DOCKERFILES = [ROOT / "deploy" / "Dockerfile", ROOT / "deploy" / "gateway" / "Dockerfile"]
+PROJECT = yaml.safe_load(COMPOSE.read_text())
+SERVICES = PROJECT["services"]
+LASTING = {name: service for name, service in SERVICES.items() if name != "setup"}
+CLIENTS = [f"client-{index}" for index in range(1, OWN_CLIENTS + 1)]
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_compose_files_keep_to_the_schema():
+    code, told = run(
+        sys.executable,
+        *("-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"),
+        *(str(COMPOSE), str(OVERRIDE)),
+    )
+    assert code == 0, told
+
+
+def test_docker_compose_understands_the_files():
+    if shutil.which("docker") is None or run("docker", "compose", "version")[0] != 0:
+        pytest.skip("needs docker compose")
+    for files in ([COMPOSE], [COMPOSE, OVERRIDE]):
+        options = [word for file in files for word in ("--file", str(file))]
+        code, told = run("docker", "compose", *options, "--profile", "more", "config", "-q")
+        assert code == 0, told
+
+
+@pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.parent.name)
+def test_hadolint_finds_nothing(file):
+    code, told = run(str(BIN / "hadolint"), str(file))
+    assert code == 0, told
+
+
+def coinflower_calls():
+    """Every call of coinflower in the compose file, as the words after its name."""
+    for name, service in SERVICES.items():
+        if "coinflower" in service["image"] and name not in ("gateway", "setup"):
+            prefix = ["client", "policy.toml", "--private-key"] if "entrypoint" in service else []
+            yield f"{name} command", prefix + service["command"]
+        check = service.get("healthcheck", {}).get("test", [])
+        if "coinflower" in check:
+            yield f"{name} healthcheck", check[check.index("coinflower") + 1 :]
+
+
+@pytest.mark.parametrize(("where", "words"), list(coinflower_calls()), ids=str)
+def test_every_option_of_coinflower_exists(where, words):
+    command, rest = typer.main.get_command(app), list(words)
+    while rest and rest[0] in getattr(command, "commands", {}):
+        command = command.commands[rest.pop(0)]
+    assert not hasattr(command, "commands"), f"{where}: {words} names no command"
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    used = {word.split("=")[0] for word in rest if word.startswith("--")}
+    assert used <= known, where
+
+
+def test_every_option_of_other_programs_exists():
+    text = "\n".join(file.read_text() for file in DOCKERFILES).replace("\\\n", " ")
+    lines = [part for line in re.findall(r"^RUN (.*)$", text, re.M) for part in line.split("&&")]
+    lines += [shlex.join(SERVICES["gateway"]["healthcheck"]["test"][1:])]
+    helps = {"pip": ("install", "--help"), "install": ("--help",), "curl": ("--help", "all")}
+    checked = set()
+    for line in lines:
+        words = line.split()
+        if words[0] not in helps or words[1] == "check" or shutil.which(words[0]) is None:
+            continue
+        program = [sys.executable, "-m", "pip"] if words[0] == "pip" else [words[0]]
+        told = run(*program, *helps[words[0]])[1]
+        for option in re.findall(r"(?<!\S)(?:\$\{\S+?:\+)?(--[a-z-]+)", line):
+            assert re.search(rf"{option}\b", told), f"{words[0]} has no {option}"
+            checked.add(option)
+    assert "--no-deps" in checked
+
+
+def test_only_the_gateway_is_published():
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["gateway"]
+
+
+def test_networks_lead_from_clients_to_the_gateway_to_the_server_only():
+    assert all(PROJECT["networks"][name]["internal"] for name in ("nodes", "inside"))
+    reach = {name: set(service.get("networks", [])) for name, service in SERVICES.items()}
+    assert reach["server"] == {"inside"}
+    assert all(reach[name] == {"nodes"} for name in (*CLIENTS, "extra"))
+    assert reach["setup"] == set()
+    assert SERVICES["setup"]["network_mode"] == "none"
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_a_container_may_do_no_more_than_it_must(name):
+    service = LASTING[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in service
+    assert "healthcheck" in service
+    assert service.get("user", f"{USER}:{USER}") == f"{USER}:{USER}"
+
+
+def test_images_run_as_a_numbered_user():
+    for file in DOCKERFILES:
+        assert f"\nUSER {USER}:{USER}\n" in file.read_text()
+
+
+def test_secrets_are_files_and_each_service_gets_its_own_only():
+    for name, service in LASTING.items():
+        assert service["secrets"] == [name]
+        assert "environment" not in service
+        shown = re.findall(r"/run/secrets/([a-z0-9-]+)", str(service))
+        assert set(shown) <= {name}
+        folder = ROOT / PROJECT["secrets"][name]["file"]
+        assert (folder / ".gitkeep").exists(), "docker needs the folder before keys are made"
+    assert "deploy/secrets" in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def test_clients_share_no_volume():
+    volumes = {
+        name: {entry.split(":")[0] for entry in SERVICES[name]["volumes"]} for name in CLIENTS
+    }
+    for name in CLIENTS:
+        assert volumes[name] == {f"{name}-data", f"{name}-ledger"}
+
+
+def test_the_image_pins_every_dependency_and_no_tool():
+    lines = (ROOT / "deploy" / "constraints.txt").read_text().splitlines()[1:]
+    pins = dict(line.split("==") for line in lines)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for text in project["dependencies"]:
+        requirement = Requirement(text)
+        version = pins.get(canonicalize_name(requirement.name))
+        assert version, f"{requirement.name}: python -m deploy.constraints > deploy/constraints.txt"
+        assert requirement.specifier.contains(version), text
+    assert pins["torch"].endswith("+cpu")
+    assert not {"hypothesis", "mypy", "pytest", "ray", "ruff"} & pins.keys()

@@ -1,0 +1,115 @@
+"""What the first start of the container cluster makes, and what a later one leaves alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from accounting.ledger import Ledger
+from deploy.compose_setup import Options, Place, set_up
+from deploy.compose_slot import claim
+from deploy.keys import list_items, require_server_files
+from deploy.registry import Registry
+from protocol.policy import load_policy
+from protocol.terms import Mode
+from server.settings import load_settings
+
+OPTIONS = Options(mode=Mode.TRUSTED, clients=4, rounds=3, names=("fl.example.org",))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a place that was set up once, and what was told."""
+    folder = tmp_path_factory.mktemp("cluster")
+    place = Place(secrets=folder / "secrets", server=folder / "server", clients=folder / "clients")
+    place.server.mkdir()
+    return place, set_up(OPTIONS, place)
+
+
+def contents(place):
+    return {
+        path: path.read_bytes()
+        for root in (place.secrets, place.server, place.clients)
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_keys_policies_ledgers_and_settings_are_made(made):
+    place, _ = made
+    settings = load_settings(place.server / "settings.toml")
+    assert (settings.expected_clients, settings.terms.rounds) == (4, 3)
+    for index in range(1, 5):
+        policy = load_policy(place.data(index) / "policy.toml")
+        with Ledger.open(policy.ledger, read_only=True) as ledger:
+            assert ledger.data_set == policy.data_set
+        key = place.secret(index) / f"client-{index}.key"
+        assert key.stat().st_mode & 0o077 == 0
+        assert (place.secret(index) / "ca.pem").exists()
+        assert not (place.secret(index) / "ca.key").exists()
+
+
+def test_gateway_and_server_show_certificates_of_their_names(made):
+    place, _ = made
+    for service, name in (("gateway", "fl.example.org"), ("server", "server")):
+        require_server_files(place.secrets / service)
+        names = [item.name for item in list_items(place.secrets / service) if item.kind == "server"]
+        assert name in names[0].split(", ")
+        assert not (place.secrets / service / "ca.key").exists()
+
+
+def test_a_second_time_nothing_changes(made):
+    place, _ = made
+    before = contents(place)
+    assert set_up(OPTIONS, place) == []
+    assert contents(place) == before
+
+
+def test_a_revoked_node_is_not_let_in_again(made):
+    place, _ = made
+    registry = Registry(place.server / "superlink" / "nodes")
+    public = place.secret(2) / "client-2.pub"
+    registry.revoke(public)
+    assert set_up(OPTIONS, place) == []
+    assert "client-2" not in registry.names().values()
+    registry.allow(public)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"clients": 5}, "clients = 4, not 5"),
+        ({"mode": Mode.UNTRUSTED}, "mode = trusted, not untrusted"),
+        ({"rounds": 9}, "rounds = 3, not 9"),
+    ],
+)
+def test_another_cluster_is_not_put_over_the_present_one(made, change, words):
+    place, _ = made
+    with pytest.raises(ValueError, match=words):
+        set_up(replace(OPTIONS, **change), place)
+
+
+def test_a_ledger_that_is_gone_is_not_replaced(made):
+    place, _ = made
+    ledger = place.ledger(3) / "ledger.db"
+    aside = ledger.rename(ledger.with_suffix(".aside"))
+    try:
+        with pytest.raises(ValueError, match="ledger of client-3 is gone"):
+            set_up(OPTIONS, place)
+    finally:
+        aside.rename(ledger)
+
+
+@pytest.mark.parametrize("value", ["", "two", "2", "-3"])
+def test_a_number_of_clients_that_is_none_is_refused(value):
+    with pytest.raises(ValueError, match="COINFLOWER_CLIENTS"):
+        Options.read({"COINFLOWER_CLIENTS": value, "COINFLOWER_ROUNDS": "1"})
+
+
+def test_equal_clients_take_different_places(tmp_path):
+    for name in ("client-4", "client-5"):
+        (tmp_path / name).mkdir()
+    assert [claim(tmp_path), claim(tmp_path), claim(tmp_path)] == [
+        tmp_path / "client-4",
+        tmp_path / "client-5",
+        None,
+    ]

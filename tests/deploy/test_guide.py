@@ -1,0 +1,98 @@
+"""The guide and the units speak of commands, options and files that exist."""
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from guide import blocks
+from typer.main import get_command
+
+from accounting.composition import epsilon_after
+from deploy import gateway_process
+from deploy.cli import app
+from protocol.policy import load_policy
+from server.settings import load_settings
+
+ROOT = Path(__file__).parents[2]
+UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+
+
+def parsed(line):
+    """Let the program parse a command line as far as it goes without running it."""
+    words = shlex.split(line)
+    command, names = get_command(app), []
+    while hasattr(command, "commands"):
+        names.append(words.pop(0))
+        command = command.commands[names[-1]]
+    return command.make_context(" ".join(names), words).params
+
+
+def commands():
+    for mark, text in blocks().items():
+        for line in text.splitlines():
+            if line.startswith("coinflower "):
+                yield pytest.param(line.removeprefix("coinflower "), id=f"{mark}: {line[:40]}")
+
+
+def started(unit):
+    lines = [line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
+    assert len(lines) == 1
+    return lines[0].partition("/bin/coinflower ")[2]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_of_the_guide_is_understood(line):
+    assert parsed(line)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_every_unit_starts_something_that_is_understood(unit):
+    assert parsed(started(unit))
+    assert "--log-format json" in started(unit)
+
+
+def test_units_wait_longer_than_programs_drain():
+    for unit in UNITS:
+        (seconds,) = map(int, re.findall(r"^TimeoutStopSec=(\d+)$", unit.read_text(), re.M))
+        assert seconds > 1.5 * parsed(started(unit))["drain_seconds"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_understands_the_units(unit, tmp_path):
+    text = re.sub(r"^ExecStart=/\S+", "ExecStart=/bin/true", unit.read_text(), flags=re.M)
+    copy = tmp_path / unit.name.replace("@", "@ward-7")
+    copy.write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False, timeout=30
+    )
+    told = [line for line in done.stderr.splitlines() if unit.stem.rstrip("@") in line]
+    assert not told, told
+
+
+def test_the_files_of_the_guide_can_be_used_together(tmp_path):
+    for name in ("settings.toml", "policy.toml"):
+        (tmp_path / name).write_text(blocks()[name])
+    settings, policy = (
+        load_settings(tmp_path / "settings.toml"),
+        load_policy(tmp_path / "policy.toml"),
+    )
+    policy.require(settings.terms)
+    assert policy.data_set == "ward-7"
+    cost = settings.terms.round_cost(policy.declared_size)
+    spent = epsilon_after([(cost, settings.terms.rounds)], policy.budget.delta)
+    assert spent <= policy.budget.epsilon
+
+
+def test_the_guide_names_the_ports_that_the_program_takes():
+    serving = parsed(blocks()["server run"].strip().removeprefix("coinflower "))
+    default = parsed("server run settings.toml")
+    text = (ROOT / "deploy" / "README.md").read_text()
+    assert gateway_process.listen_address(serving["listen"])[1] == 8443
+    assert serving["listen"] == default["listen"]
+    for port in (8443, default["port"], serving["health_port"], serving["metrics_port"]):
+        assert f"{port}/tcp" in text
+    assert "--dport 8443" in blocks()["server firewall"]
