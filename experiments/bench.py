@@ -28,7 +28,9 @@ from rich.table import Table
 BENCHMARKS = (
     "experiments.bench_accounting",
     "experiments.bench_clipped",
+    "experiments.bench_noise",
     "experiments.bench_rounds",
+    "experiments.bench_simulator",
 )
 COLUMNS = ("what", "value", "limit", "met")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"

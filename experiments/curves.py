@@ -23,6 +23,8 @@ def new_axes(title: str, x_label: str, y_label: str, *, height: float = 5.0) -> 
     import matplotlib as mpl
 
     mpl.use("Agg")
+    # Words stay words in an SVG, and the same figure gives the same file.
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "coinflower"})
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7.5, height))
@@ -47,7 +49,8 @@ def save(figure: Any, *paths: Path) -> None:
     from matplotlib import pyplot as plt
 
     for path in paths:
-        figure.savefig(path, dpi=150, bbox_inches="tight")
+        undated = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, dpi=150, bbox_inches="tight", metadata=undated)
     plt.close(figure)
 
 

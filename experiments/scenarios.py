@@ -1,4 +1,4 @@
-"""The paper's two settings, fitted to the data at hand."""
+"""The paper's two settings, fitted to the data at hand, and what they cost."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from accounting.calibration import least_sigma
+from accounting import validation
+from accounting.calibration import CalibrationError, least_sigma
 from accounting.composition import epsilon_after
-from accounting.schemes import Certified, scheme_class
-from learning import Dataset, load_data
+from accounting.schemes import CentralShuffling, Scheme
+from experiments.simulator import NoiseModel
+from learning import Dataset, load_data, partition
+from protocol.terms import Mode
 
 MEAN_BATCH = 70.0
 """Mean number of samples in an iteration, in both of the paper's settings."""
 PER_ITERATION = (0.015, 1e-6)
 """The (ε, δ) that the paper grants each iteration."""
+MOST_SIGMA = 1000.0
+"""Nothing is learnt under more noise than this."""
+
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A federation of equal clients.
+    """A federation of the paper's evaluation.
 
     Attributes:
         name: Name of the setting.
@@ -28,6 +35,8 @@ class Setting:
         d: Samples of each.
         p: Participation probability.
         q: Sampling rate.
+        learning_rate: The paper's step size.
+        slower: Schemes for which the paper takes a smaller step, and that step.
     """
 
     name: str
@@ -35,70 +44,193 @@ class Setting:
     d: int
     p: float
     q: float
+    learning_rate: float
+    slower: tuple[tuple[str, float], ...] = ()
 
-    def fitted(self, samples: int) -> Setting:
-        """Return the setting for fewer samples: the same d, q and mean batch, a larger p.
-
-        Raises:
-            ValueError: The samples do not make a single batch.
-        """
-        clients = min(self.clients, samples // self.d)
-        rate = self.q * clients * self.d
-        if rate < MEAN_BATCH:
-            raise ValueError(
-                f"{samples} samples make {clients} clients of {self.d}; with q = {self.q:g} that "
-                f"is no mean batch of {MEAN_BATCH:g}. Use more data."
-            )
-        p = self.p if clients == self.clients else MEAN_BATCH / rate
-        return Setting(name=self.name, clients=clients, d=self.d, p=p, q=self.q)
+    def learning_rate_of(self, scheme: str) -> float:
+        """Return the step size that the paper takes under a scheme's noise."""
+        return dict(self.slower).get(scheme, self.learning_rate)
 
 
 SETTINGS = {
-    "many-small": Setting(name="many-small", clients=23264, d=30, p=0.001, q=0.1),
-    "few-large": Setting(name="few-large", clients=697, d=1000, p=0.1, q=0.001),
+    setting.name: setting
+    for setting in (
+        Setting(
+            name="many-small",
+            clients=23264,
+            d=30,
+            p=0.001,
+            q=0.1,
+            learning_rate=0.002,
+            slower=(("wcs", 1e-4), ("ols", 1e-4)),
+        ),
+        Setting(name="few-large", clients=697, d=1000, p=0.1, q=0.001, learning_rate=0.002),
+    )
 }
 
 
-def calibrated_sigma(
-    setting: Setting, scheme: str, *, epsilon: float | None, delta: float, iterations: int
-) -> float:
-    """Return the noise that an analysis asks for.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Federation:
+    """Clients with their rows of a data set, and how they take part.
+
+    Attributes:
+        sizes: Data-set size of every client.
+        rows: Rows of the data set, client after client.
+        p: Participation probability.
+        q: Sampling rate.
+    """
+
+    sizes: Rows
+    rows: Rows
+    p: float
+    q: float
+
+    @property
+    def largest(self) -> int:
+        """The largest client's size: δ never falls with d, so what it pays bounds everybody's."""
+        return int(self.sizes.max())
+
+    @property
+    def mean_batch(self) -> float:
+        """Expected number of samples in an iteration while everybody is there."""
+        return self.p * self.q * float(self.sizes.sum())
+
+
+def federate(
+    setting: Setting,
+    data: Dataset,
+    *,
+    how: str = "equal",
+    clients: int | None = None,
+    noise: NoiseModel = NoiseModel.TRUSTED,
+    p: float | None = None,
+    q: float | None = None,
+    seed: int = 0,
+) -> Federation:
+    """Return the setting on the data at hand.
+
+    With other clients than the paper's, q and the mean batch stay the paper's and p is fitted;
+    where that would need p > 1, p stays and q is fitted. In ``local-only`` p is 1 and q is fitted.
 
     Args:
-        setting: The federation.
-        scheme: The analysis, or ``none`` for no noise.
+        setting: The paper's.
+        data: Whose training part is shared out.
+        how: ``equal`` (d rows each), or ``writer`` or ``dirichlet`` for unequal clients.
+        clients: How many; as many as the data makes, and at most the paper's, by default.
+        noise: Who adds noise.
+        p: Participation probability, instead.
+        q: Sampling rate, instead.
+        seed: Of the partition, which is public.
+
+    Raises:
+        ValueError: The data cannot be shared out so.
+    """
+    parts = _shares(setting, data, how, clients, seed)
+    sizes = np.array([len(part) for part in parts], dtype=np.int64)
+    total = int(sizes.sum())
+    fitted_p, fitted_q = setting.p, setting.q
+    if noise is NoiseModel.LOCAL_ONLY:
+        fitted_p, fitted_q = 1.0, min(1.0, MEAN_BATCH / total)
+    elif total != setting.clients * setting.d:
+        fitted_p = MEAN_BATCH / (setting.q * total)
+        if fitted_p > 1:
+            fitted_p, fitted_q = setting.p, min(1.0, MEAN_BATCH / (setting.p * total))
+    return Federation(
+        sizes=sizes,
+        rows=np.concatenate(parts),
+        p=fitted_p if p is None else p,
+        q=fitted_q if q is None else q,
+    )
+
+
+def _shares(
+    setting: Setting, data: Dataset, how: str, clients: int | None, seed: int
+) -> list[Rows]:
+    samples = len(data.train_targets)
+    if clients is not None:
+        validation.require_count("clients", clients, least=1)
+    if how == "writer":
+        known = 1 if data.writers is None else len(np.unique(data.writers))
+        return partition(data, clients=known if clients is None else clients, how=how, seed=seed)
+    most = samples // setting.d
+    count = max(1, min(setting.clients, most)) if clients is None else clients
+    if count > most:
+        raise ValueError(
+            f"{count:,} clients of {setting.d} samples each need {count * setting.d:,} samples, "
+            f"but {data.name} has {samples:,}: it makes at most {most:,} clients."
+        )
+    if how != "equal":
+        return partition(data, clients=count, how=how, seed=seed)
+    order = np.random.default_rng(seed).permutation(samples)[: count * setting.d]
+    return list(order.reshape(count, setting.d))
+
+
+def analysis_of(noise: NoiseModel) -> type[Scheme] | None:
+    """Return the analysis that bounds what an iteration costs; None where nothing is protected."""
+    return CentralShuffling if noise is NoiseModel.CENTRAL else Mode(noise).scheme
+
+
+def calibrated_sigma(
+    federation: Federation,
+    scheme: type[Scheme],
+    *,
+    epsilon: float | None,
+    delta: float,
+    iterations: int,
+) -> float:
+    """Return the noise that an analysis asks for to protect every client.
+
+    Args:
+        federation: The clients.
+        scheme: The analysis.
         epsilon: For all iterations together; None grants each the paper's (0.015, 1e-6).
         delta: δ of ``epsilon``.
         iterations: Number of iterations.
+
+    Raises:
+        CalibrationError: The budget asks for more noise than 1000.
     """
-    if scheme == "none":
-        return 0.0
     target, at, rounds = (*PER_ITERATION, 1) if epsilon is None else (epsilon, delta, iterations)
-    return least_sigma(
-        scheme_class(scheme),
-        p=setting.p,
-        q=setting.q,
-        d=setting.d,
+    sigma = least_sigma(
+        scheme,
+        p=federation.p,
+        q=federation.q,
+        d=federation.largest,
         epsilon=target,
         delta=at,
         rounds=rounds,
     )
+    if sigma > MOST_SIGMA:
+        raise CalibrationError(
+            f"epsilon = {target:g} at delta = {at:g} asks for sigma = {sigma:.4g} by "
+            f"{scheme.name}, and nothing is learnt above {MOST_SIGMA:g}: allow a larger epsilon, "
+            "fewer iterations, or sample less."
+        )
+    return sigma
 
 
-def certified_epsilon(
-    setting: Setting, sigma: float, iterations: int, delta: float
+def upper_epsilon(
+    federation: Federation, noise: NoiseModel, sigma: float, iterations: int, delta: float
 ) -> float | None:
-    """Return what the iterations really cost at most, whichever analysis chose the noise."""
-    if sigma == 0 or iterations == 0:
+    """Return what the iterations cost any client at most, whoever chose the noise.
+
+    None where nothing is protected.
+    """
+    scheme = analysis_of(noise)
+    if scheme is None or sigma == 0:
         return None
-    terms = Certified(p=setting.p, q=setting.q, d=setting.d, noise_multiplier=sigma)
+    if iterations == 0:
+        return 0.0
+    terms = scheme(p=federation.p, q=federation.q, d=federation.largest, noise_multiplier=sigma)
     return epsilon_after([(terms, iterations)], delta)
 
 
-def load_training_data(spec: str, setting: Setting) -> Dataset:
+def load_training_data(
+    spec: str, setting: Setting, *, split: str | None = None, download: bool = False
+) -> Dataset:
     """Return data by name or path; ``synthetic`` makes as much as the setting has in the paper."""
     if spec != "synthetic":
-        return load_data(spec)
+        return load_data(spec, split=split, download=download)
     return synthetic_data(setting.clients * setting.d, classes=62)
 
 

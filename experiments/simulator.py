@@ -41,6 +41,8 @@ class NoiseModel(StrEnum):
     """Every available client adds its own: the sum's variance is N_t·(σ·C)²."""
     QUIET = "quiet"
     """Every participant adds its own: the sum's variance is (participants)·(σ·C)²."""
+    LOCAL_ONLY = "local-only"
+    """Everybody always takes part (p = 1); one noise of σ·C."""
     CENTRAL = "central"
     """All data in one place, sampled at rate p·q; one noise of σ·C."""
     NONE = "none"

@@ -3,6 +3,7 @@
 from learning.clipped import clipped_gradient_sum, refuse_mixing_layers
 from learning.data import load_data
 from learning.dataset import Dataset, to_tensor
+from learning.fit import model_for
 from learning.lattice import add_noise
 from learning.models import build_model, count_parameters, flatten_parameters, load_parameters
 from learning.partitions import partition
@@ -23,6 +24,7 @@ __all__ = [
     "load_data",
     "load_parameters",
     "mean_gradient",
+    "model_for",
     "partition",
     "refuse_mixing_layers",
     "sgd_step",

@@ -2,6 +2,9 @@
 
 import difflib
 import zipfile
+import zlib
+from dataclasses import replace
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.dataset import Dataset
-from learning.folder import check_split, emnist_dataset, load_folder
+from learning.folder import check_split, load_folder
 
 _TORCHVISION = {"mnist": "MNIST", "fashionmnist": "FashionMNIST", "emnist": "EMNIST"}
 NAMES = ("digits", *_TORCHVISION)
 _DIGITS_TRAIN = 1437
+_DOWNLOAD_ERRORS = (OSError, EOFError, HTTPException, zipfile.BadZipFile, zlib.error)
 
 
 def load_data(
@@ -31,7 +35,7 @@ def load_data(
             or an ``.npz`` file with arrays x_train, y_train, x_test and y_test.
         split: The split of EMNIST; ``byclass`` unless given, in a folder the one that is there.
         root: Where torchvision keeps its files; of no concern to other data.
-        download: Whether torchvision may fetch what is not in ``root``.
+        download: Whether torchvision may fetch named data that is not in ``root``.
 
     Raises:
         ValueError: If the data is unknown, missing, damaged or of the wrong shape.
@@ -40,7 +44,11 @@ def load_data(
     if spec == "digits":
         return _load_digits()
     if spec in _TORCHVISION:
-        return _load_torchvision(spec, split or "byclass", Path(root), download)
+        if spec == "emnist":
+            split = split or "byclass"
+        elif split is not None:
+            raise ValueError(f"split is {split!r}, but data {spec!r} has no splits: leave it out")
+        return _load_torchvision(spec, split, Path(root).expanduser(), download)
     path = Path(spec).expanduser()
     if path.is_dir():
         return load_folder(path, split=split)
@@ -73,31 +81,33 @@ def _load_digits() -> Dataset:
     )
 
 
-def _load_torchvision(spec: str, split: str, root: Path, download: bool) -> Dataset:
+def _load_torchvision(spec: str, split: str | None, root: Path, download: bool) -> Dataset:
+    place = root / _TORCHVISION[spec] / "raw"
+    first = f"emnist-{split}-train-images-idx3-ubyte" if split else "train-images-idx3-ubyte"
+    if not any((place / f"{first}{suffix}").exists() for suffix in ("", ".gz")):
+        if not download:
+            raise ValueError(
+                f"data {spec!r} is not there: {place} has no {first}; allow the download "
+                "(--download), or name a folder that holds it"
+            )
+        _fetch(spec, split, root)
+    data = load_folder(place, split=split)
+    return data if split else replace(data, name=spec, classes=10)
+
+
+def _fetch(spec: str, split: str | None, root: Path) -> None:
+    """Lets torchvision download what it knows where to find; reading is left to our own reader."""
     from learning.vision import torchvision_datasets
 
     source = getattr(torchvision_datasets(), _TORCHVISION[spec])
-    options = {"split": split} if spec == "emnist" else {}
+    options = {"split": split} if split else {}
     try:
-        parts = [
-            source(str(root), train=train, download=download, **options) for train in (True, False)
-        ]
-    except (RuntimeError, OSError) as error:
-        advice = "check the network" if download else "allow the download, or name a folder instead"
+        source(str(root), train=False, download=True, **options)
+    except (RuntimeError, *_DOWNLOAD_ERRORS) as error:
         raise ValueError(
-            f"data {spec!r} cannot be loaded from {root}: {' '.join(str(error).split())}; {advice}"
+            f"data {spec!r} cannot be downloaded to {root}: {' '.join(str(error).split())}; check "
+            "the network and the space on disk, or name a folder that holds it"
         ) from error
-    train, test = ((part.data.numpy(), part.targets.numpy()) for part in parts)
-    if spec == "emnist":
-        return emnist_dataset(split, train, test)
-    return Dataset(
-        name=spec,
-        train_inputs=train[0],
-        train_targets=train[1].astype(np.int64),
-        test_inputs=test[0],
-        test_targets=test[1].astype(np.int64),
-        classes=10,
-    )
 
 
 def _load_npz(path: Path) -> Dataset:

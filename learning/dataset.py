@@ -83,7 +83,7 @@ def to_tensor(inputs: NDArray[Any]) -> torch.Tensor:
     Call it on the rows of a batch, ``to_tensor(data.train_inputs[rows])``, so that the data set
     itself stays as small as its bytes.
     """
-    scaled = inputs.astype(np.float32)
+    scaled = inputs.astype(np.float32, order="C")
     if inputs.dtype == np.uint8:
         scaled /= 255
     return torch.from_numpy(scaled).unsqueeze(1)

@@ -69,29 +69,20 @@ def load_folder(folder: Path, *, split: str | None = None) -> Dataset:
     return _load_emnist(place, name) if name is not None else _load_mnist(place)
 
 
-def emnist_dataset(
-    split: str,
-    train: tuple[NDArray[Any], NDArray[Any]],
-    test: tuple[NDArray[Any], NDArray[Any]],
-) -> Dataset:
-    """Returns EMNIST upright and with labels from 0, given images and labels as they are stored."""
+def _load_emnist(place: Path, split: str) -> Dataset:
+    train, test = (
+        _images_and_labels(place, f"emnist-{split}-{part}-images", f"emnist-{split}-{part}-labels")
+        for part in ("train", "test")
+    )
     first = 1 if split == "letters" else 0
     return Dataset(
         name=f"emnist {split}",
-        train_inputs=np.ascontiguousarray(train[0].transpose(0, 2, 1)),
-        train_targets=train[1].astype(np.int64) - first,
-        test_inputs=np.ascontiguousarray(test[0].transpose(0, 2, 1)),
-        test_targets=test[1].astype(np.int64) - first,
+        train_inputs=train[0].transpose(0, 2, 1),  # a view: half a million images are not copied
+        train_targets=train[1] - first,
+        test_inputs=test[0].transpose(0, 2, 1),
+        test_targets=test[1] - first,
         classes=EMNIST_CLASSES[split],
     )
-
-
-def _load_emnist(place: Path, split: str) -> Dataset:
-    parts = [
-        _images_and_labels(place, f"emnist-{split}-{part}-images", f"emnist-{split}-{part}-labels")
-        for part in ("train", "test")
-    ]
-    return emnist_dataset(split, *parts)
 
 
 def _load_mnist(place: Path) -> Dataset:

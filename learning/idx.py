@@ -15,6 +15,8 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 def read_idx(path: Path, *, dimensions: int) -> NDArray[Any]:
     """Returns the array in an idx file, plain or compressed with gzip (by its name).
 
+    Bytes of a plain file stay on disk until they are looked at; what has a byte order is copied.
+
     Args:
         path: The file.
         dimensions: How many dimensions it must have.
@@ -23,9 +25,7 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[Any]:
         ValueError: If the file is damaged, or not an idx file of that many dimensions.
     """
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
+        content = _content(path)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
             f"{path} is truncated or not a gzip file ({error}): copy it anew"
@@ -33,7 +33,7 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[Any]:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
     header = 4 + 4 * dimensions
-    magic = content[:4]
+    magic = content[:4].tobytes()
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or magic[3] != dimensions:
         raise ValueError(
             f"{path} starts with magic number {magic.hex() or 'nothing'}, which is not that of an "
@@ -41,9 +41,7 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[Any]:
         )
     if len(content) < header:
         raise ValueError(f"{path} is truncated: it ends within its header")
-    shape = tuple(
-        int(size) for size in np.frombuffer(content, dtype=">u4", count=dimensions, offset=4)
-    )
+    shape = tuple(int(size) for size in content[4:header].view(">u4"))
     dtype = np.dtype(_TYPES[magic[2]])
     promised = header + math.prod(shape) * dtype.itemsize
     if len(content) != promised:
@@ -52,5 +50,13 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[Any]:
             f"{path} is {state}: its header promises {promised} bytes of content, it has "
             f"{len(content)}"
         )
-    array = np.frombuffer(content, dtype=dtype, offset=header).reshape(shape)
+    array = content[header:].view(dtype).reshape(shape)
     return array.astype(dtype.newbyteorder("="), copy=False)
+
+
+def _content(path: Path) -> NDArray[np.uint8]:
+    if path.suffix == ".gz":
+        return np.frombuffer(gzip.decompress(path.read_bytes()), dtype=np.uint8)
+    if path.stat().st_size == 0:  # which cannot be mapped
+        return np.empty(0, dtype=np.uint8)
+    return np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))

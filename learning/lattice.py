@@ -35,6 +35,12 @@ def add_noise(total: Vector, noise: Vector, noise_std: float) -> Vector:
     if noise_std == 0:
         return total
     cell = lattice_cell(noise_std)
+    # In place, and with the exact reciprocal of a power of two: every round does this.
+    counts = total.astype(np.float64)
+    counts += noise
+    counts *= 1 / cell
     # Half-open cells: rounding half to even would favour every second one.
-    counts = np.floor((total.astype(np.float64) + noise) / cell + 0.5)
-    return np.asarray(counts * cell, dtype=np.float32)
+    counts += 0.5
+    np.floor(counts, out=counts)
+    counts *= cell
+    return counts.astype(np.float32)

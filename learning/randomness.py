@@ -3,14 +3,17 @@
 import math
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 _BITS = 64  # a probability is compared with this many random bits, so it is exact to 2^-64
 _FIRST_BITS = 16
 _REST_BITS = _BITS - _FIRST_BITS
+_CELL = 2.0**-53  # between two values of a uniform draw
+_COARSE = 2.0**-20  # below this, 53 bits leave too few
 
 _forks = 0
 
@@ -131,7 +134,23 @@ def _normal(generator: np.random.Generator, size: int, std: float) -> NDArray[np
         raise ValueError(f"std is {std}, but a standard deviation must be finite and at least 0")
     if std == 0:
         return np.zeros(size, dtype=np.float32)
-    # Double precision: the tails of single-precision generators are coarse.
-    draws: NDArray[Any] = generator.standard_normal(size)
-    draws *= std
-    return draws.astype(np.float32)
+    # Box and Muller, which torch computes on many numbers at once, in double precision: the tails
+    # of single-precision generators are coarse.
+    pairs = (size + 1) // 2
+    uniform = torch.from_numpy(generator.random(2 * pairs))
+    radius, angle = uniform[:pairs], uniform[pairs:]
+    radius.neg_().add_(1)  # exact, and never 0
+    _refine(radius, generator)
+    radius.log_().mul_(-2).sqrt_().mul_(std)
+    angle.mul_(2 * math.pi)
+    draws = torch.empty(2 * pairs, dtype=torch.float32)
+    torch.mul(radius, torch.cos(angle), out=draws[:pairs])
+    torch.mul(radius, angle.sin_(), out=draws[pairs:])
+    return draws[:size].numpy()
+
+
+def _refine(uniform: torch.Tensor, generator: np.random.Generator) -> None:
+    """Spreads multiples of 2^-53 near 0 over their cells: the far tail has more than 53 bits."""
+    few = torch.nonzero(uniform < _COARSE).squeeze(1)
+    if len(few):
+        uniform[few] -= _CELL * torch.from_numpy(generator.random(len(few)))

@@ -118,7 +118,7 @@ def test_an_unwritable_folder_is_told_in_one_sentence(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert (done.returncode, done.stdout) == (2, "")
     (sentence,) = done.stderr.splitlines()

@@ -1,5 +1,6 @@
 """The simulator draws what the deployment draws, and steps as the server steps."""
 
+import errno
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from experiments.scenarios import SETTINGS, calibrated_sigma, certified_epsilon, synthetic_data
+from experiments.scenarios import synthetic_data
 from experiments.simulation import Curve, simulate
 from experiments.simulator import NoiseModel, Scenario, Simulator
 from learning import SeededRandom, build_model, flatten_parameters, load_data, load_parameters
@@ -114,6 +115,7 @@ def test_clients_that_are_away_change_scale_and_participation(digits):
         (NoiseModel.UNTRUSTED, 4.0 * 100),
         (NoiseModel.QUIET, 4.0 * 100),
         (NoiseModel.CENTRAL, 4.0),
+        (NoiseModel.LOCAL_ONLY, 4.0),
         (NoiseModel.NONE, 0.0),
     ],
 )
@@ -164,25 +166,6 @@ def test_a_damaged_state_is_not_gone_on_with(digits, tmp_path):
         )
 
 
-def test_settings_keep_d_q_and_batch_when_data_is_short():
-    fitted = SETTINGS["many-small"].fitted(60_000)
-    assert (fitted.clients, fitted.d, fitted.q) == (2000, 30, 0.1)
-    assert fitted.p * fitted.q * fitted.clients * fitted.d == pytest.approx(70)
-    assert SETTINGS["many-small"].fitted(697_932) == SETTINGS["many-small"]
-    with pytest.raises(ValueError, match="Use more data"):
-        SETTINGS["few-large"].fitted(20_000)
-
-
-def test_noise_is_the_papers_and_epsilon_is_certified():
-    setting = SETTINGS["many-small"]
-    sigma = calibrated_sigma(setting, "paper", epsilon=None, delta=1e-5, iterations=100)
-    assert sigma == pytest.approx(1.065, rel=3e-3)
-    honest = certified_epsilon(setting, sigma, 10_000, 1e-5)
-    claimed = certified_epsilon(setting, 2.4903, 10_000, 1e-5)
-    assert honest > 2 * claimed
-    assert certified_epsilon(setting, 0.0, 10, 1e-5) is None
-
-
 def test_synthetic_data_can_be_learned():
     data = synthetic_data(3000, classes=10, test=200)
     model = build_model("paper-cnn", classes=10)
@@ -206,3 +189,27 @@ def test_synthetic_data_can_be_learned():
     curve = simulate(run, model, data, iterations=40, evaluate_every=40)
     assert isinstance(curve, Curve)
     assert curve.accuracy[40] > 0.5
+
+
+def test_a_full_disk_stops_nothing_and_spoils_nothing(digits, tmp_path, monkeypatch):
+    model = build_model("digits", classes=10)
+    simulate(simulator(digits), model, digits, iterations=2, evaluate_every=2, folder=tmp_path)
+    kept = (tmp_path / "simulation.safetensors").read_bytes()
+
+    def no_room(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("experiments.simulation.write_atomically", no_room)
+    told = []
+    curve = simulate(
+        simulator(digits),
+        model,
+        digits,
+        iterations=5,
+        evaluate_every=5,
+        folder=tmp_path,
+        note=told.append,
+    )
+    assert curve.iterations == 5
+    assert "No space left on device" in told[0]
+    assert (tmp_path / "simulation.safetensors").read_bytes() == kept

@@ -1,5 +1,11 @@
 import gzip
+import hashlib
+import mmap
 import struct
+import threading
+import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +13,7 @@ import pytest
 import torch
 
 from learning import load_data, to_tensor
+from learning.vision import torchvision_datasets
 
 CODES = {"uint8": 0x08, "int32": 0x0C, "float32": 0x0D}
 
@@ -289,9 +296,52 @@ def test_every_split_of_torchvisions_emnist_loads_upright(tmp_path, split, class
 
 
 def test_torchvisions_data_is_not_downloaded_unless_asked(tmp_path):
-    with pytest.raises(ValueError, match=r"data 'mnist' cannot be loaded.*allow the download"):
+    with pytest.raises(ValueError, match=r"data 'mnist' is not there.*allow the download"):
         load_data("mnist", root=tmp_path)
+    with pytest.raises(ValueError, match=r"EMNIST/raw has no emnist-byclass-train-images"):
+        load_data("emnist", root=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_is_unpacked_where_torchvision_puts_it_and_made_once(tmp_path, monkeypatch):
+    write_emnist(tmp_path / "gzip", "byclass", ".gz")
+    archive = tmp_path / "gzip.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for file in (tmp_path / "gzip").iterdir():
+            packed.write(file, f"gzip/{file.name}")
+    source = torchvision_datasets().EMNIST
+    monkeypatch.setattr(source, "md5", hashlib.md5(archive.read_bytes()).hexdigest())
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        monkeypatch.setattr(source, "url", f"http://127.0.0.1:{server.server_port}/gzip.zip")
+        try:
+            data = load_data("emnist", split="byclass", root=tmp_path / "data", download=True)
+        finally:
+            server.shutdown()
+    assert np.array_equal(data.train_inputs, images(7).transpose(0, 2, 1))
+    assert data.classes == 62
+    again = load_data("emnist", split="byclass", root=tmp_path / "data", download=True)
+    assert np.array_equal(again.test_targets, data.test_targets)
+
+
+def test_a_download_that_fails_is_told_in_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(torchvision_datasets().EMNIST, "url", "http://127.0.0.1:9/gzip.zip")
+    with pytest.raises(ValueError, match=r"'emnist' cannot be downloaded to .*check the network"):
+        load_data("emnist", root=tmp_path, download=True)
+
+
+def test_only_emnist_has_splits(tmp_path):
+    with pytest.raises(ValueError, match="'mnist' has no splits"):
+        load_data("mnist", split="byclass", root=tmp_path)
+
+
+def test_images_stay_on_disk_until_they_are_looked_at(tmp_path):
+    write_emnist(tmp_path, "byclass")
+    base = load_data(str(tmp_path)).train_inputs
+    while isinstance(base, np.ndarray):
+        base = base.base
+    assert isinstance(base, mmap.mmap)
 
 
 def test_real_mnist_has_539_writers(shared_data):

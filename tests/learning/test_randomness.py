@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from learning import Randomness, SecureRandom, SeededRandom
+from learning.randomness import _normal
 
 FALSE_ALARM = 1e-6
 SOURCES = {"secure": SecureRandom, "seeded": lambda: SeededRandom(1)}
@@ -99,6 +100,25 @@ def test_the_noise_has_the_standard_deviation_asked_for(randomness):
     assert fits_std(draws, 3.0)
     assert not fits_std(draws, 2.7)
     assert not fits_std(draws, 3.3)
+
+
+def test_draws_that_are_made_in_pairs_are_independent(randomness):
+    first, second = randomness.normal(200_000, 1.0).astype(np.float64).reshape(2, -1)
+    # Independent variables have correlations of spread 1/sqrt(n): six of them, 2e-9 by chance.
+    for one, other in ((first, second), (first**2, second**2), (np.abs(first), second)):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 6 / math.sqrt(len(first))
+
+
+def test_the_far_tail_goes_beyond_the_bits_of_one_draw():
+    class Extreme:
+        """Gives the largest uniform draw there is."""
+
+        def random(self, count):
+            return np.full(count, 1 - 2.0**-53)
+
+    (draw,) = _normal(Extreme(), 1, 1.0)
+    # With 53 bits alone no draw is longer than sqrt(2 log 2^53) = 8.57.
+    assert abs(draw) > 12
 
 
 def test_the_noise_is_normal_and_uncorrelated(randomness):

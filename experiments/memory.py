@@ -1,0 +1,22 @@
+"""Memory that the C library should not hand back."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's names for mallopt(3)
+_KEPT_BYTES = 1 << 28
+_LARGEST_BYTES = 1 << 25
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep the memory that a step frees: the next step needs it again.
+
+    Batches differ in size, so glibc would return pages in every step and have the kernel clear new
+    ones, a tenth of the step's time. Without glibc there is nothing to do.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        mallopt(_MMAP_THRESHOLD, _LARGEST_BYTES)
+        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)

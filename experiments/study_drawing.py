@@ -1,0 +1,175 @@
+"""Pictures of a study: accuracy over iterations, over ε, over the number of clients."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from accounting.composition import epsilon_after
+from accounting.schemes import Certified
+from experiments.curves import new_axes, save
+from experiments.simulated_run import NO_SCHEME
+from experiments.studies import Question, Study
+from experiments.trainings import Outcome
+
+_LOOKS: dict[str, dict[str, Any]] = {
+    NO_SCHEME: {"color": "0.2", "linestyle": "-", "marker": "s"},
+    "cs": {"color": "C2", "linestyle": "--", "marker": "v"},
+    "paper": {"color": "C1", "linestyle": ":", "marker": "x"},
+    "certified": {"color": "C0", "linestyle": "-", "linewidth": 2.2, "marker": "o"},
+    "wcs": {"color": "C4", "linestyle": "-", "marker": "^"},
+    "ols": {"color": "C5", "linestyle": "-", "marker": "D"},
+}
+_ACCURACY = "test accuracy"
+
+
+def draw(study: Study, outcomes: list[Outcome], out: Path) -> dict[str, str]:
+    """Draw a study as PNG and SVG into ``out``; returns the caption of each picture."""
+    seeds = f"mean of {study.seeds} seeds, bars and bands one standard deviation"
+    if study.question is Question.UNTRUSTED_PRICE:
+        return {"over-clients": _draw_over_clients(outcomes, out) + f" ({seeds})."}
+    captions: dict[str, str] = {}
+    shown = outcomes
+    if study.question is Question.TOTAL_BUDGET:
+        middle = sorted(study.epsilons)[len(study.epsilons) // 2]
+        shown = [each for each in outcomes if each.case.epsilon in (None, middle)]
+        captions |= _draw_over_budget(study, outcomes, out, seeds)
+        what = f"at a total budget of ε = {middle:g}, δ = {study.delta:g}"
+    else:
+        what = "at the paper's (0.015, 1e-6) for each iteration"
+        _draw_over(
+            shown,
+            out / "over-epsilon",
+            f"ε spent, certified, δ = {study.delta:g}",
+            lambda outcome, at: spent(outcome, at, study.delta),
+            scale="log",
+        )
+        captions["over-epsilon"] = (
+            f"The same trainings over the ε that each has really spent, {what}; further left is "
+            f"better ({seeds}). {_truth(study, shown)}"
+        )
+    _draw_over(shown, out / "over-iterations", "iteration", lambda _outcome, at: at)
+    captions["over-iterations"] = (
+        f"Accuracy {what}, σ chosen by each analysis ({seeds}). {_truth(study, shown)}"
+    )
+    return captions
+
+
+def spent(outcome: Outcome, iteration: int, delta: float) -> float | None:
+    """Return the certified ε that a trusted server's training has cost by an iteration."""
+    if outcome.sigma == 0:
+        return None
+    terms = Certified(p=outcome.p, q=outcome.q, d=outcome.d, noise_multiplier=outcome.sigma)
+    return epsilon_after([(terms, iteration)], delta)
+
+
+def _truth(study: Study, outcomes: list[Outcome]) -> str:
+    """Say what the schemes that are no upper bound really cost."""
+    told = [
+        f"`{each.case.scheme}`{_for(each)} really costs ε = {each.epsilon:.3g}"
+        for each in outcomes
+        if each.epsilon is not None and not each.case.holds
+    ]
+    if not told:
+        return ""
+    return (
+        f"σ of {'; '.join(told)} (certified, δ = {study.delta:g}, {study.iterations} iterations)."
+    )
+
+
+def _for(outcome: Outcome) -> str:
+    return "" if outcome.case.epsilon is None else f" for ε = {outcome.case.epsilon:g}"
+
+
+def _draw_over(
+    outcomes: list[Outcome],
+    path: Path,
+    x_label: str,
+    place: Callable[[Outcome, int], float | None],
+    *,
+    scale: str = "linear",
+) -> None:
+    figure, axes = new_axes("", x_label, _ACCURACY)
+    axes.set_xscale(scale)
+    for outcome in outcomes:
+        points = [(place(outcome, at), values) for at, values in outcome.curve.items()]
+        there = [(x, values) for x, values in points if x is not None]
+        if not there:
+            continue
+        x = [each for each, _ in there]
+        mean = [statistics.fmean(values) for _, values in there]
+        spread = [statistics.stdev(values) if len(values) > 1 else 0.0 for _, values in there]
+        look = _LOOKS[outcome.case.scheme]
+        axes.plot(x, mean, label=outcome.case.title, markersize=4, **look)
+        low = [m - s for m, s in zip(mean, spread, strict=True)]
+        high = [m + s for m, s in zip(mean, spread, strict=True)]
+        axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
+    _finish(figure, axes, path)
+
+
+def _draw_over_budget(
+    study: Study, outcomes: list[Outcome], out: Path, seeds: str
+) -> dict[str, str]:
+    places: dict[str, tuple[str, Callable[[Outcome], float | None]]] = {
+        "over-budget": ("ε claimed for the whole training", lambda each: each.case.epsilon),
+        "over-true-epsilon": (
+            "ε that the whole training costs, certified",
+            lambda each: each.epsilon,
+        ),
+    }
+    for name, (x_label, place) in places.items():
+        figure, axes = new_axes("", f"{x_label}, δ = {study.delta:g}", _ACCURACY)
+        for scheme, look in _LOOKS.items():
+            group = [each for each in outcomes if each.case.scheme == scheme]
+            if scheme == NO_SCHEME:
+                axes.axhline(group[0].mean, color=look["color"], label=group[0].case.title)
+                continue
+            axes.errorbar(
+                [place(each) for each in group],
+                [each.mean for each in group],
+                yerr=[each.spread for each in group],
+                capsize=3,
+                markersize=5,
+                label=group[0].case.title,
+                **look,
+            )
+        axes.set_xscale("log")
+        _finish(figure, axes, out / name)
+    return {
+        "over-budget": f"Accuracy after {study.iterations} iterations over the budget that each "
+        f"analysis was given ({seeds}). {_truth(study, outcomes)}",
+        "over-true-epsilon": "The same trainings over what they really cost: noise that is too "
+        "small for its claim moves right, and no analysis changes what a given noise is worth.",
+    }
+
+
+def _draw_over_clients(outcomes: list[Outcome], out: Path) -> str:
+    figure, axes = new_axes("", "clients", _ACCURACY)
+    groups = dict.fromkeys((each.case.epsilon, each.case.noise) for each in outcomes)
+    for index, (epsilon, noise) in enumerate(groups):
+        group = [
+            each for each in outcomes if (each.case.epsilon, each.case.noise) == (epsilon, noise)
+        ]
+        axes.errorbar(
+            [each.clients for each in group],
+            [each.mean for each in group],
+            yerr=[each.spread for each in group],
+            capsize=3,
+            marker="o",
+            color=f"C{index}",
+            label=f"{group[0].case.title}, ε = {epsilon:g}",
+        )
+    axes.set_xscale("log")
+    _finish(figure, axes, out / "over-clients")
+    return (
+        "Accuracy over the number of clients at equal ε, d, q and mean batch: the server's one "
+        "noise against noise in every client's message, whose sum grows with the number of clients"
+    )
+
+
+def _finish(figure: Any, axes: Any, path: Path) -> None:
+    axes.set_ylim(0, 1)
+    axes.legend(fontsize=8, loc="best")
+    save(figure, path.with_suffix(".png"), path.with_suffix(".svg"))

@@ -1,0 +1,175 @@
+"""The paper's settings on the data at hand, what their noise is, and what it costs."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from accounting.calibration import CalibrationError
+from accounting.composition import epsilon_after
+from accounting.schemes import (
+    AsPlotted,
+    CentralShuffling,
+    Certified,
+    OnlyLocalSampling,
+    WeakClientSampling,
+)
+from experiments.scenarios import (
+    SETTINGS,
+    Federation,
+    analysis_of,
+    calibrated_sigma,
+    federate,
+    upper_epsilon,
+)
+from experiments.simulated_run import Request, run_request
+from experiments.simulator import NoiseModel
+from learning import Dataset
+
+MANY, FEW = SETTINGS["many-small"], SETTINGS["few-large"]
+
+
+def data(samples, writers=None):
+    """Return images that need no memory."""
+    images = np.broadcast_to(np.zeros((1, 28, 28), np.uint8), (samples, 28, 28))
+    return Dataset(
+        name="blank",
+        train_inputs=images,
+        train_targets=np.zeros(samples, np.int64),
+        test_inputs=images[:1],
+        test_targets=np.zeros(1, np.int64),
+        classes=10,
+        writers=writers,
+    )
+
+
+def federation(sizes, p=0.01, q=0.1):
+    sizes = np.asarray(sizes)
+    return Federation(sizes=sizes, rows=np.arange(sizes.sum()), p=p, q=q)
+
+
+def test_at_full_size_the_setting_is_the_papers():
+    full = federate(MANY, data(697_932))
+    assert (len(full.sizes), full.largest, full.p, full.q) == (23_264, 30, 0.001, 0.1)
+
+
+def test_on_less_data_d_q_and_batch_stay():
+    small = federate(MANY, data(60_000))
+    assert (len(small.sizes), small.largest, small.q) == (2000, 30, 0.1)
+    assert small.mean_batch == pytest.approx(70)
+
+
+def test_where_p_would_exceed_one_q_is_fitted_instead():
+    small = federate(FEW, data(60_000))
+    assert (len(small.sizes), small.p) == (60, 0.1)
+    assert small.mean_batch == pytest.approx(70)
+
+
+def test_in_local_only_everybody_takes_part():
+    everybody = federate(MANY, data(60_000), noise=NoiseModel.LOCAL_ONLY)
+    assert everybody.p == 1
+    assert everybody.mean_batch == pytest.approx(70)
+
+
+def test_writers_make_unequal_clients_whose_rows_are_their_own():
+    writers = np.repeat([3, 7, 9], [100, 500, 900])
+    people = federate(MANY, data(1500, writers), how="writer")
+    assert sorted(people.sizes) == [100, 500, 900]
+    for rows in np.split(people.rows, np.cumsum(people.sizes)[:-1]):
+        assert len(set(writers[rows])) == 1
+
+
+def test_more_clients_than_the_data_makes_are_refused():
+    with pytest.raises(ValueError, match=r"2,001 clients of 30 samples each need 60,030 samples"):
+        federate(MANY, data(60_000), clients=2001)
+
+
+def test_the_papers_noise_costs_more_than_it_claims():
+    full = federation([30] * 10, p=0.001)
+    sigma = calibrated_sigma(full, AsPlotted, epsilon=None, delta=1e-5, iterations=100)
+    assert sigma == pytest.approx(1.065, rel=3e-3)  # printed in the paper, section 6
+    holds = upper_epsilon(full, NoiseModel.TRUSTED, sigma, 10_000, 1e-5)
+    claims = upper_epsilon(full, NoiseModel.TRUSTED, 2.4903, 10_000, 1e-5)
+    assert holds > 2 * claims
+
+
+@pytest.mark.parametrize(
+    ("noise", "analysis"),
+    [
+        (NoiseModel.TRUSTED, Certified),
+        (NoiseModel.UNTRUSTED, Certified),
+        (NoiseModel.QUIET, WeakClientSampling),
+        (NoiseModel.LOCAL_ONLY, OnlyLocalSampling),
+        (NoiseModel.CENTRAL, CentralShuffling),
+        (NoiseModel.NONE, None),
+    ],
+)
+def test_every_noise_model_is_charged_by_an_analysis_that_holds_for_it(noise, analysis):
+    assert analysis_of(noise) is analysis
+    cost = upper_epsilon(federation([30] * 10), noise, 1.0, 50, 1e-5)
+    if analysis is None:
+        assert cost is None
+    else:
+        terms = analysis(p=0.01, q=0.1, d=30, noise_multiplier=1.0)
+        assert cost == epsilon_after([(terms, 50)], 1e-5)
+
+
+def test_unequal_clients_are_all_within_the_budget():
+    unequal = federation([5, 30, 200])
+    sigma = calibrated_sigma(unequal, Certified, epsilon=1.0, delta=1e-5, iterations=100)
+    costs = [
+        epsilon_after([(Certified(p=0.01, q=0.1, d=d, noise_multiplier=sigma), 100)], 1e-5)
+        for d in (5, 30, 200)
+    ]
+    assert max(costs) <= 1.0
+    assert upper_epsilon(unequal, NoiseModel.TRUSTED, sigma, 100, 1e-5) == max(costs)
+
+
+def test_a_budget_that_needs_more_noise_than_helps_is_refused():
+    with pytest.raises(CalibrationError, match="asks for sigma"):
+        calibrated_sigma(
+            federation([30], p=1.0, q=1.0), Certified, epsilon=1e-3, delta=1e-5, iterations=1000
+        )
+
+
+SMALL = Request(scenario="many-small", data="digits", model="digits", iterations=2)
+
+
+def test_an_almost_empty_batch_is_warned_about():
+    told = []
+    run_request(dataclasses.replace(SMALL, p=0.001, q=0.01), note=told.append)
+    assert any("most iterations are pure noise" in line for line in told)
+
+
+def test_a_seeded_simulation_is_stamped():
+    told = []
+    results = run_request(dataclasses.replace(SMALL, seed=1), note=told.append)
+    assert results["insecure"]
+    assert any(line.startswith("INSECURE") for line in told)
+    assert not run_request(SMALL)["insecure"]
+
+
+def test_the_papers_learning_rate_is_the_default():
+    assert run_request(SMALL)["learning_rate"] == 0.002
+    assert run_request(dataclasses.replace(SMALL, scheme="ols"))["learning_rate"] == 1e-4
+
+
+def test_a_learning_rate_of_zero_is_not_taken_for_none():
+    with pytest.raises(ValueError, match="learning rate = 0"):
+        run_request(dataclasses.replace(SMALL, learning_rate=0.0))
+
+
+@pytest.mark.parametrize("how", ["equal", "writer"])
+def test_no_clients_at_all_are_refused(how):
+    with pytest.raises(ValueError, match="clients = 0"):
+        federate(MANY, data(1500, np.repeat([1, 2], 750)), how=how, clients=0)
+
+
+def test_a_model_for_other_images_is_refused():
+    with pytest.raises(ValueError, match="cannot take the 8 x 8 images of digits"):
+        run_request(dataclasses.replace(SMALL, model="paper-cnn"))
+
+
+def test_an_unknown_scheme_is_told_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"scheme = 'magic' is unknown.*certified"):
+        dataclasses.replace(SMALL, scheme="magic")
