@@ -13,6 +13,7 @@ import contextlib
 import csv
 import io
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -44,7 +45,7 @@ class BudgetExceededError(LedgerError):
 
 
 class Ledger:
-    """An open ledger. Use :meth:`create` once per data set, :meth:`open` ever after."""
+    """An open ledger. Use `create` once per data set, `open` ever after."""
 
     def __init__(
         self, path: Path, connection: sqlite3.Connection, coins: CoinSource | None = None
@@ -53,6 +54,7 @@ class Ledger:
         self._connection = connection
         self._coins = coins or SecureCoin()
         self._lock = threading.RLock()
+        self._process = os.getpid()
 
     @classmethod
     def create(cls, path: Path, data_set: str, *, coins: CoinSource | None = None) -> Self:
@@ -147,7 +149,7 @@ class Ledger:
             )
 
     def charge(self, experiment: str, round_: int) -> bool:
-        """Charge one round and return its coin; see :meth:`charge_all`."""
+        """Charge one round and return its coin; see `charge_all`."""
         return self.charge_all(experiment, [round_])[0]
 
     def charge_all(self, experiment: str, rounds: Sequence[int]) -> list[bool]:
@@ -247,13 +249,16 @@ class Ledger:
             LedgerCorruptError: Something was changed, cut off or put in from outside.
         """
         with self._snapshot():
-            (sound,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+            # Not quick_check, which trusts the index that tells whether a coin was flipped before.
+            (sound,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
             if sound != "ok":
                 raise self._corrupt(f"SQLite finds it damaged: {sound}")
+            if not ledger_file.has_layout(self._connection):
+                raise self._corrupt("its tables, indexes or triggers are not those of a ledger")
             rows = self._connection.execute(f"{_SELECT_ENTRIES} ORDER BY seq")
             try:
                 count, head, sums = follow_chain(rows, ledger_file.genesis(self._about()))
-            except ValueError as error:
+            except (TypeError, ValueError) as error:  # a value of another type than was written
                 raise self._corrupt(str(error)) from None
             tallies = self._connection.execute("SELECT * FROM tallies").fetchall()
             if {row[0]: row for row in tallies} != sums:
@@ -366,6 +371,12 @@ class Ledger:
 
     @contextlib.contextmanager
     def _bracket(self, begin: str, end: str) -> Iterator[None]:
+        if self._process != os.getpid():
+            # SQLite's locks do not hold across a fork: two processes could flip the same coin.
+            raise LedgerError(
+                f"The ledger {self.path} was opened by another process, before a fork; open it "
+                "anew in this one. Nothing was charged."
+            )
         with self._lock, ledger_file.explained(self.path):
             self._connection.execute(begin)
             try:

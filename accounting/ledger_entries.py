@@ -92,7 +92,7 @@ def terms_to_json(terms: Scheme) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def terms_from_json(text: str) -> Scheme:
-    """Return the scheme that :func:`terms_to_json` wrote."""
+    """Return the scheme that `terms_to_json` wrote."""
     fields = json.loads(text)
     return scheme_class(fields.pop("scheme"))(**fields)
 

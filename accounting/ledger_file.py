@@ -8,6 +8,7 @@ so that asking what was spent does not read every round; verification recomputes
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -20,6 +21,9 @@ from pathlib import Path
 FORMAT = 1
 _APPLICATION_ID = 0x434F494E  # "COIN"
 _BUSY_SECONDS = 60.0
+_LEAST_ROOM = 1 << 16  # bytes; the index of a write-ahead log takes half of it
+_FULL = "the disk is full; free some space"
+_READ_ONLY = "the file or its folder is read-only; make it writable for this user"
 
 _LAYOUT = f"""
 PRAGMA application_id = {_APPLICATION_ID};
@@ -161,11 +165,30 @@ def _check_kind(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if kind != _APPLICATION_ID:
         raise LedgerCorruptError(f"{path} is not a ledger.")
+    if version < 1:
+        raise LedgerCorruptError(f"{path} has format {version}, which no ledger ever had.")
     if version > FORMAT:
         raise LedgerError(
             f"The ledger {path} has format {version}, this program knows up to {FORMAT}: "
             "use a newer Coinflower."
         )
+
+
+def has_layout(connection: sqlite3.Connection) -> bool:
+    """Whether every table, index and trigger of a ledger is there as it was made."""
+    return _layout_of(connection) >= _made_layout()
+
+
+@functools.cache
+def _made_layout() -> frozenset[tuple[str, str, str]]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript(_LAYOUT)
+        return _layout_of(fresh)
+
+
+def _layout_of(connection: sqlite3.Connection) -> frozenset[tuple[str, str, str]]:
+    query = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL"
+    return frozenset(connection.execute(query).fetchall())
 
 
 @contextlib.contextmanager
@@ -176,25 +199,40 @@ def explained(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         text = str(error)
         if "full" in text:
-            reason = "the disk is full; free some space"
+            reason = _FULL
         elif "readonly" in text or "read-only" in text:
-            reason = "the file or its folder is read-only; make it writable for this user"
+            reason = _READ_ONLY
         elif "locked" in text:
             reason = f"another process has held it for {_BUSY_SECONDS:.0f} s"
         elif "unable to open" in text:
             reason = "it cannot be opened; check the permissions of the file and its folder"
-        elif isinstance(error, sqlite3.IntegrityError) or "disk I/O" in text:
+        elif "disk I/O" in text:
+            reason = _disk_trouble(path.absolute().parent) or text
+        elif isinstance(error, sqlite3.IntegrityError):
             reason = text
         elif isinstance(error, sqlite3.DatabaseError) and not isinstance(
             error, sqlite3.OperationalError
         ):
-            raise LedgerCorruptError(
-                f"The ledger {path} is damaged ({text}); restore it from a backup. "
-                "Nothing was charged."
-            ) from None
+            raise _damaged(path, text) from None
         else:
             reason = text
         raise LedgerError(f"The ledger {path} failed: {reason}. Nothing was charged.") from None
+    except UnicodeDecodeError:  # of SQLite's own message, which quotes what it could not read
+        raise _damaged(path, "it holds bytes that are no text") from None
+
+
+def _damaged(path: Path, reason: str) -> LedgerCorruptError:
+    return LedgerCorruptError(
+        f"The ledger {path} is damaged ({reason}); restore it from a backup. Nothing was charged."
+    )
+
+
+def _disk_trouble(folder: Path) -> str:
+    """Say what is wrong with a disk that SQLite only calls an error; empty if nothing shows."""
+    disk = os.statvfs(folder)
+    if disk.f_bavail * disk.f_frsize < _LEAST_ROOM:
+        return _FULL
+    return "" if os.access(folder, os.W_OK) else _READ_ONLY
 
 
 def genesis(about: dict[str, str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console, Group
@@ -24,9 +26,17 @@ class LiveView:
         cluster: The federation.
         console: Where to draw.
         quiet: Draw nothing.
+        clock: Seconds, for the time left.
     """
 
-    def __init__(self, cluster: Cluster, console: Console, *, quiet: bool) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        console: Console,
+        *,
+        quiet: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._cluster = cluster
         self._console = console
         self._quiet = quiet
@@ -36,12 +46,14 @@ class LiveView:
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             console=console,
+            get_time=clock,
         )
+        self._clock = clock
         self._task = self._bar.add_task("rounds", total=cluster.terms.rounds)
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._shown = -1
         self._epsilon = 0.0
-        self._epsilon_at = 0.0
+        self._epsilon_at = -math.inf
 
     def __enter__(self) -> LiveView:
         if not self._quiet:
@@ -61,15 +73,19 @@ class LiveView:
             self._live.update(Panel(Text(f"{state}: clients are enrolling"), title="coinflower"))
             return
         last = metrics[-1]
-        self._bar.update(self._task, completed=last["round"])
-        measured = [row["accuracy"] for row in metrics if row["accuracy"] is not None]
-        text = self._line(last, measured)
-        self._live.update(Panel(Group(self._bar, Text(text)), title="coinflower"))
+        self._live.update(self.panel(metrics))
         if not self._console.is_terminal and last["round"] // 10 > self._shown:
             self._shown = last["round"] // 10
-            self._console.print(f"round {last['round']}: {text}", highlight=False)
+            self._console.print(f"round {last['round']}: {self._line(metrics)}", highlight=False)
 
-    def _line(self, last: dict[str, Any], measured: list[float]) -> str:
+    def panel(self, metrics: list[dict[str, Any]]) -> Panel:
+        """Return the view after these rounds."""
+        self._bar.update(self._task, completed=metrics[-1]["round"])
+        return Panel(Group(self._bar, Text(self._line(metrics))), title="coinflower")
+
+    def _line(self, metrics: list[dict[str, Any]]) -> str:
+        last = metrics[-1]
+        measured = [row["accuracy"] for row in metrics if row["accuracy"] is not None]
         accuracy = f"{measured[-1]:.1%}" if measured else "–"
         line = (
             f"participants {last['participants']} of {last['available']}   "
@@ -81,12 +97,12 @@ class LiveView:
 
     def _largest_epsilon(self, round_: int) -> float:
         """Return ε of the largest client after this round; recomputed every other second."""
-        if time.monotonic() - self._epsilon_at > _EPSILON_SECONDS:
+        if self._clock() - self._epsilon_at > _EPSILON_SECONDS:
             from protocol.policy import load_policy
 
             sizes = [load_policy(path).declared_size for path in self._cluster.policies]
             cost = self._cluster.terms.round_cost(max(sizes))
             assert cost is not None
             self._epsilon = epsilon_after([(cost, round_)], self._cluster.delta)
-            self._epsilon_at = time.monotonic()
+            self._epsilon_at = self._clock()
         return self._epsilon

@@ -205,7 +205,7 @@ def test_two_processes_share_one_ledger_without_losing_or_doubling(tmp_path):
         subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    outputs = [worker.communicate(timeout=120)[0] for worker in workers]
+    outputs = [worker.communicate(timeout=240)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0, 0]
     assert outputs[0] == outputs[1] == outputs[2]
     with Ledger.open(path) as ledger:

@@ -218,3 +218,13 @@ def test_a_read_only_ledger_can_be_shown_but_not_charged(path):
     path.parent.chmod(0o755)
     assert done.stdout.startswith("50\nrefused"), done.stdout + done.stderr
     assert "read-only" in done.stdout or "permissions" in done.stdout
+
+
+def test_a_layout_that_is_no_text_is_damage(tmp_path):
+    path = tmp_path / "ledger.db"
+    Ledger.create(path, "ward 7").close()
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"CREATE TRIGGER entries", b"CREATE TRIGGER \xd4ntries", 1))
+    assert path.read_bytes() != content
+    with pytest.raises(LedgerCorruptError, match="is damaged"):
+        Ledger.open(path)

@@ -1,0 +1,98 @@
+"""What the owner has stopped: everything for a while, or one experiment for good.
+
+It stands in a table of the ledger's own file. So it is as durable as a charge, goes along when the
+file is moved or restored, and holds for every process that uses the ledger. A trigger keeps it: an
+entry that would commit, charge or answer a round that is stopped is refused by SQLite, in the very
+transaction that would have flipped the coin. Once a stop is on disk, no coin falls after it.
+
+Neither the chain of hashes nor the format of the file is touched: the table is made when the first
+stop is, and programs that do not know it are held by its trigger all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from accounting import ledger_file
+from accounting.ledger_file import LedgerError
+
+# No experiment has an empty name, so this one can stand for all of them.
+_ALL = ""
+
+_LAYOUT = (
+    "CREATE TABLE IF NOT EXISTS stops (experiment TEXT PRIMARY KEY, at TEXT NOT NULL) "
+    "WITHOUT ROWID",
+    "CREATE TRIGGER IF NOT EXISTS stopped_is_stopped BEFORE INSERT ON entries "
+    "WHEN NEW.kind <> 'release' "
+    f"AND EXISTS (SELECT 1 FROM stops WHERE experiment IN ('{_ALL}', NEW.experiment)) "
+    "BEGIN SELECT RAISE(ABORT, 'its owner has stopped this experiment'); END",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stops:
+    """What is stopped.
+
+    Attributes:
+        paused_since: When the owner paused everything; None if nothing is paused.
+        left: Experiments that were left for good, and when.
+    """
+
+    paused_since: str | None
+    left: Mapping[str, str]
+
+
+def read_stops(path: Path) -> Stops:
+    """Return what is stopped in the ledger at ``path``.
+
+    Raises:
+        LedgerError: The ledger cannot be read.
+    """
+    with _opened(path, read_only=True) as connection:
+        query = "SELECT 1 FROM sqlite_master WHERE name = 'stops'"
+        known = connection.execute(query).fetchone()
+        rows = connection.execute("SELECT experiment, at FROM stops").fetchall() if known else []
+    stops: dict[str, str] = dict(rows)
+    return Stops(paused_since=stops.pop(_ALL, None), left=stops)
+
+
+def pause(path: Path) -> None:
+    """Stop every experiment until `resume`; on disk when this returns."""
+    _stop(path, _ALL)
+
+
+def resume(path: Path) -> None:
+    """Let the experiments that were not left go on."""
+    with _opened(path, read_only=False) as connection:
+        for statement in (*_LAYOUT, f"DELETE FROM stops WHERE experiment = '{_ALL}'"):
+            connection.execute(statement)
+
+
+def leave(path: Path, experiment: str) -> None:
+    """Stop one experiment for good; on disk when this returns. What was charged stays."""
+    if not experiment:
+        raise LedgerError("An experiment needs a name.")
+    _stop(path, experiment)
+
+
+def _stop(path: Path, experiment: str) -> None:
+    with _opened(path, read_only=False) as connection:
+        for statement in _LAYOUT:
+            connection.execute(statement)
+        connection.execute(
+            "INSERT INTO stops VALUES (?, ?) ON CONFLICT DO NOTHING",
+            (experiment, ledger_file.now()),
+        )
+
+
+@contextlib.contextmanager
+def _opened(path: Path, *, read_only: bool) -> Iterator[sqlite3.Connection]:
+    connection = ledger_file.connect(path, read_only=read_only)
+    with contextlib.closing(connection), ledger_file.explained(path):
+        connection.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
+        yield connection
+        connection.execute("COMMIT")

@@ -1,0 +1,165 @@
+"""What a ledger's file holds, read in one pass, and again only when the file has changed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from accounting.ledger import Ledger
+from accounting.ledger_entries import terms_from_json
+from accounting.ledger_file import LedgerError
+from accounting.ledger_stops import Stops, read_stops
+from accounting.schemes import Scheme
+
+# Reading takes time that the client would have: at most a tenth of it goes to the page.
+_EASE = 10.0
+
+Signature = tuple[tuple[int, int, int] | None, ...]
+
+
+@dataclass(kw_only=True)
+class Account:
+    """One experiment in the ledger."""
+
+    experiment: str
+    terms: Scheme
+    first: str
+    last: str
+    committed: int = 0
+    charged: int = 0
+    secure: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name without the hash of its terms."""
+        return self.experiment.partition("#")[0]
+
+    @property
+    def short(self) -> str:
+        """The beginning of the hash of its terms, which tells namesakes apart."""
+        return self.experiment.partition("#")[2][:8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Book:
+    """A ledger that passed verification.
+
+    Attributes:
+        data_set: Whose ledger it is.
+        accounts: Every experiment, the one that was touched last at the end.
+        charges: The experiment of every charged round, oldest first.
+        entries: How many entries there are.
+        head: The last entry's hash.
+        stops: What the owner has stopped.
+    """
+
+    data_set: str
+    accounts: Sequence[Account]
+    charges: Sequence[str]
+    entries: int
+    head: str
+    stops: Stops
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glance:
+    """What was seen: a book, or why there is none."""
+
+    book: Book | None
+    trouble: str = ""
+
+    @property
+    def version(self) -> str:
+        """Changes when there is something else to see."""
+        if self.book is None:
+            return self.trouble
+        stops = self.book.stops
+        return f"{self.book.entries}.{self.book.head}.{stops.paused_since}.{sorted(stops.left)}"
+
+
+def read_book(path: Path) -> Book:
+    """Verify the ledger and read it.
+
+    Raises:
+        LedgerError: It is missing, damaged, tampered with or not readable.
+    """
+    accounts: dict[str, Account] = {}
+    charges: list[str] = []
+    entries, head = 0, ""
+    with Ledger.open(path, read_only=True) as ledger:
+        data_set = ledger.data_set
+        for entry in ledger.history():
+            entries, head = entry.seq, entry.hash
+            # Taken out and put back, so that the one touched last comes last.
+            account = accounts.pop(entry.experiment, None) or Account(
+                experiment=entry.experiment,
+                terms=terms_from_json(entry.terms),
+                first=entry.at,
+                last=entry.at,
+            )
+            accounts[entry.experiment] = account
+            account.last = entry.at
+            account.secure = account.secure and entry.secure
+            if entry.kind == "charge":
+                account.charged += 1
+                charges.append(entry.experiment)
+            elif entry.rounds is not None:
+                account.committed = entry.rounds
+    return Book(
+        data_set=data_set,
+        accounts=list(accounts.values()),
+        charges=charges,
+        entries=entries,
+        head=head,
+        stops=read_stops(path),
+    )
+
+
+@dataclass(kw_only=True)
+class Reader:
+    """Looks at a ledger as often as it is asked and reads it as seldom as it may."""
+
+    path: Path
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _seen: Signature | None = None
+    _glance: Glance = field(default_factory=lambda: Glance(book=None))
+    _next: float = 0.0
+
+    def look(self, *, now: bool = False) -> Glance:
+        """Return what there is to see.
+
+        Args:
+            now: Read it afresh, whatever that costs.
+        """
+        with self._lock:
+            signature = _signature(self.path)
+            if now or (signature != self._seen and time.monotonic() >= self._next):
+                before = time.thread_time()
+                self._glance = _read(self.path)
+                self._seen = signature
+                self._next = time.monotonic() + _EASE * (time.thread_time() - before)
+            return self._glance
+
+
+def _read(path: Path) -> Glance:
+    try:
+        return Glance(book=read_book(path))
+    except (LedgerError, ValueError, KeyError, TypeError) as error:
+        # What a tamperer wrote may fail to parse in any of these ways.
+        return Glance(book=None, trouble=str(error) or type(error).__name__)
+
+
+def _signature(path: Path) -> Signature:
+    """Return what changes whenever the file or its write-ahead log is written."""
+    return tuple(_stat(part) for part in (path, path.with_name(path.name + "-wal")))
+
+
+def _stat(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,176 @@
+"""What the page says, in words: the values that its template is filled with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from markupsafe import Markup
+
+from client.page.book import Account, Glance, Reader
+from client.page.drawing import COLOURS, draw_curve, draw_gauge
+from client.page.figures import MOST_ROUNDS, Figures, rounded_down, rounded_up, work_out
+from protocol.policy import Policy
+from protocol.terms import Mode
+
+if TYPE_CHECKING:  # takes torch along, which a page without a client does without
+    from client.participant import Participant
+
+_MODES = {
+    Mode.TRUSTED: "the server is trusted and adds the noise",
+    Mode.COVERED: "the server is trusted and adds the noise; this client always answers",
+    Mode.UNTRUSTED: "this client adds noise to everything it sends and always answers",
+    Mode.QUIET: "this client adds noise and speaks only when it takes part",
+    Mode.LOCAL_ONLY: "everybody always takes part and the server adds the noise",
+    Mode.NONE: "NO PRIVACY: nothing is protected and nothing is charged",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What a page is about.
+
+    Attributes:
+        reader: The ledger.
+        delta: The δ at which to state every ε.
+        policy: The owner's policy; None if it is not known.
+        participant: The client that runs here; None for a look at the ledger alone.
+        server: Where the client's server is.
+        joined: Whether that server knows the client.
+    """
+
+    reader: Reader
+    delta: float
+    policy: Policy | None = None
+    participant: Participant | None = None
+    server: str = ""
+    joined: Callable[[], bool] = lambda: False
+
+    def version(self, glance: Glance) -> str:
+        """Return what changes when there is something else to see."""
+        terms = self.participant.current if self.participant else None
+        parts = (glance.version, str(self.joined()), terms.ledger_key if terms else "")
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    def may_leave(self, glance: Glance) -> list[str]:
+        """Return the experiments that the owner can leave, the current one first."""
+        if self.participant is None or glance.book is None:
+            return []
+        terms, left = self.participant.current, glance.book.stops.left
+        found = [] if terms is None else [terms.ledger_key]
+        found += [one.experiment for one in glance.book.accounts if one.committed > one.charged]
+        return [experiment for experiment in dict.fromkeys(found) if experiment not in left]
+
+
+def render(subject: Subject, glance: Glance, form_key: str) -> str:
+    """Return the page as HTML."""
+    values: dict[str, Any] = {
+        "version": subject.version(glance),
+        "form_key": form_key,
+        "trouble": glance.trouble,
+        "book": glance.book,
+        "subject": subject,
+        "joined": subject.joined(),
+        "policy_rows": [] if subject.policy is None else _policy_rows(subject.policy),
+        "path": subject.reader.path,
+    }
+    if glance.book is not None:
+        values.update(_book_values(subject, glance))
+    return _TEMPLATE.render(values)
+
+
+def _book_values(subject: Subject, glance: Glance) -> dict[str, Any]:
+    book = glance.book
+    assert book is not None
+    terms = subject.participant.current if subject.participant else None
+    budget = None if subject.policy is None else subject.policy.budget
+    figures = work_out(
+        book, delta=subject.delta, budget=budget, current=terms.ledger_key if terms else None
+    )
+    # Experiments keep their colour: they are numbered by when they began.
+    experiments = [one.experiment for one in sorted(book.accounts, key=lambda one: one.first)]
+    return {
+        "figures": figures,
+        "gauge": None if budget is None else draw_gauge(figures),
+        "curve": draw_curve(figures, experiments) if book.charges else None,
+        "rows": [
+            _row(account, figures, book.stops.left, experiments)
+            for account in reversed(book.accounts)
+        ],
+        "terms": terms,
+        "mode": _MODES[terms.mode] if terms else "",
+        "most_rounds": MOST_ROUNDS,
+        "leavable": [
+            {"key": key, "name": key.partition("#")[0], "id": _mark(key)}
+            for key in subject.may_leave(glance)
+        ],
+        "insecure": any(not account.secure for account in book.accounts),
+    }
+
+
+def _row(
+    account: Account, figures: Figures, left: Mapping[str, str], experiments: Sequence[str]
+) -> dict[str, Any]:
+    if account.experiment in left:
+        state = "left"
+    else:
+        state = "enrolled" if account.committed > account.charged else "ended"
+    return {
+        "account": account,
+        "epsilon": figures.by_experiment[account.experiment],
+        "state": state,
+        "colour": experiments.index(account.experiment) % COLOURS,
+    }
+
+
+def _policy_rows(policy: Policy) -> list[tuple[str, str]]:
+    rows = [
+        ("Budget", f"ε = {policy.budget.epsilon:g} at δ = {policy.budget.delta:g}, for all time"),
+        ("Records, at most", f"{policy.declared_size:,}"),
+        ("Modes allowed", ", ".join(sorted(policy.modes))),
+        ("Participation probability p, at most", f"{policy.largest_p:g}"),
+        ("Sampling rate q, at most", f"{policy.largest_q:g}"),
+        ("Clip norm, at most", f"{policy.largest_clip_norm:g}"),
+        ("Noise multiplier, at least", f"{policy.least_noise_multiplier:g}"),
+        ("Models allowed", ", ".join(sorted(policy.models))),
+    ]
+    if policy.insecure_seed is not None:
+        rows.append(("INSECURE", "coins, samples and noise are seeded"))
+    return rows
+
+
+def _mark(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:12]
+
+
+def _figure(value: float, *, up: bool = True) -> Markup:
+    """Return a rounded figure that carries the exact one along."""
+    text = rounded_up(value) if up else rounded_down(value)
+    return Markup('<data value="{}">{}</data>').format(repr(value), text)
+
+
+def _moment(text: str) -> Markup:
+    """Return a time of the ledger as people read it."""
+    return Markup('<time datetime="{}">{} UTC</time>').format(text, text[:16].replace("T", " "))
+
+
+def _environment() -> jinja2.Environment:
+    folder = Path(__file__).parent / "templates"
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters.update(
+        up=_figure, down=lambda value: _figure(value, up=False), moment=_moment
+    )
+    return environment
+
+
+_TEMPLATE = _environment().get_template("page.html")

@@ -1,0 +1,95 @@
+"""The owner's buttons in mid-run: a real server, a real client, a real browser."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from federations import plan, processes
+
+from accounting.ledger import Ledger
+from deploy.cluster import prepare
+from deploy.superlink import LOOPBACK, free_port
+from protocol.policy import Refusal
+from protocol.terms import Mode
+
+COINFLOWER = Path(sys.executable).parent / "coinflower"
+
+
+@contextlib.contextmanager
+def started(log: Path, *command: object) -> Iterator[subprocess.Popen[str]]:
+    """Run a program of ours as long as the block lasts; it must end well when told to."""
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [COINFLOWER, *map(str, command)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=log.parent,
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+
+
+def test_pause_resume_and_leave_take_effect_before_the_next_coin(
+    browser: Any, tmp_path: Path
+) -> None:
+    cluster = prepare(
+        plan(clients=1, rounds=400, mode=Mode.QUIET, rounds_per_invitation=2), tmp_path / "run"
+    )
+    address = f"{LOOPBACK}:{free_port(LOOPBACK)}"
+    log = tmp_path / "client.log"
+
+    def tally() -> Any:
+        with Ledger.open(cluster.ledger(0), read_only=True) as ledger:
+            return ledger.tallies()[0]
+
+    def told(refusal: Refusal) -> bool:
+        return f"Refused to enrol: {refusal.value}" in log.read_text()
+
+    client = ("client", cluster.policies[0], "--superlink", address, "--insecure")
+    server = ("server", "run", cluster.settings, "--port", address.rpartition(":")[2])
+    with (
+        started(log, *client, "--page", "127.0.0.1:0") as owner,
+        started(tmp_path / "server.log", *server, "--drain-seconds", "1"),
+    ):
+        assert owner.stdout is not None
+        (url,) = re.findall(r"http://127\.0\.0\.1:\d+/", owner.stdout.readline())
+        browser.open(url)
+        browser.wait(lambda: browser.text("#played").isdigit() and int(browser.text("#played")) > 2)
+        assert "quiet" in browser.text("#now")
+
+        browser.press("#pause")
+        charged = tally().charged
+        browser.wait(lambda: told(Refusal.PAUSED))
+        assert tally().charged == charged < 400
+        browser.wait(lambda: browser.text("#played") == str(charged))
+        assert "Paused" in browser.text("header")
+
+        browser.press("#resume")
+        browser.wait(lambda: int(browser.text("#played")) > charged)
+
+        browser.run("document.querySelector('details').open = true")
+        browser.press(".danger")
+        left = tally()
+        assert left.committed == left.charged > charged
+        browser.wait(lambda: told(Refusal.LEFT))
+        assert tally() == left
+        assert browser.value("#committed") == 0
+        with Ledger.open(cluster.ledger(0), read_only=True) as ledger:
+            assert browser.value("#spent") == ledger.spent(cluster.delta)
+        browser.leave()
+    assert owner.returncode == 0
+    assert not processes(tmp_path)

@@ -1,0 +1,42 @@
+"""The report of a run in a real browser: on a phone, on a desk, in the dark and on paper."""
+
+import pytest
+from federations import plan
+from played import play
+
+from deploy.cluster import prepare
+from deploy.report_run import report_local_run
+from protocol.terms import Mode
+
+GROUND = "return getComputedStyle(document.body).backgroundColor"
+CHARTS = "return [...document.querySelectorAll('svg.chart')].map(one => one.clientWidth)"
+
+
+@pytest.fixture
+def report(browser, tmp_path):
+    """Open the report of a run of 45 clients."""
+    cluster = prepare(plan(rounds=1, clients=45, mode=Mode.QUIET), tmp_path / "run")
+    play(cluster)
+    browser.open(report_local_run(cluster).as_uri())
+    return browser
+
+
+@pytest.mark.parametrize("width", [360, 1400])
+def test_the_report_fits_its_window(report, width):
+    report.resize(width)
+    assert report.run("return document.documentElement.scrollWidth") <= width
+    charts = report.run(CHARTS)
+    assert len(charts) == 4
+    assert all(300 <= chart <= width for chart in charts)
+
+
+def test_the_report_is_dark_for_who_prefers_it_and_white_on_paper(report):
+    light = report.run(GROUND)
+    report.prefer("dark")
+    assert report.run(GROUND) != light
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    report.driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"media": "print", "features": dark}
+    )
+    assert report.run(GROUND) == "rgb(255, 255, 255)"
+    report.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
