@@ -13,7 +13,7 @@ from deploy.nodes import NodeKind
 from protocol.terms import Mode
 from server.journal import read_metrics
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 def plan(**changes):

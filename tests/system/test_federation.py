@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,8 @@ from safetensors.numpy import load_file
 
 from accounting.ledger import Ledger
 from accounting.ledger_entries import Budget
-from client.app import SIMULATED_POLICIES
 from deploy.cluster import prepare
-from deploy.nodes import NodeKind
-from deploy.run_app import write_app
-from deploy.superlink import LOOPBACK, Superlink, free_port
+from deploy.superlink import LOOPBACK, free_port
 from learning import build_model, flatten_parameters, load_data, load_parameters
 from protocol.terms import Mode
 from server.journal import read_metrics
@@ -80,6 +76,8 @@ def test_the_command_trains_in_every_private_mode(tmp_path, mode):
         assert all(client["participated_rounds"] == 4 for client in result["clients"])
     for name in ("model.safetensors", "metrics.csv", "metrics.json", "results.json", "terms.json"):
         assert (out / name).exists()
+    assert result["report"] == str(out / "report.html")
+    assert (out / "report.html").exists()
     assert not processes(out)
 
 
@@ -94,6 +92,8 @@ def test_mode_none_needs_its_flag_and_says_what_it_is(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "NO PRIVACY" in done.stderr
     assert "NO PRIVACY" in done.stdout
+    (report,) = tmp_path.glob("runs/*/report.html")
+    assert f"Report: {report}" in done.stdout
 
 
 def test_clients_that_may_not_take_part_stay_out_and_the_run_goes_on(federation, tmp_path):
@@ -142,61 +142,6 @@ def test_when_nobody_may_take_part_the_run_stops_with_a_sentence(federation, tmp
     assert all(charges == {} for charges in check_ledgers(cluster).values())
 
 
-@pytest.mark.parametrize("mode", [Mode.TRUSTED, Mode.UNTRUSTED])
-def test_a_killed_client_does_not_stop_the_others(federation, mode):
-    run = federation(kind=NodeKind.PROCESSES, rounds=12, mode=mode)
-    run.await_round(2)
-    victim = processes(run.cluster.folder, "client-1.toml")[-1]
-    os.kill(victim, signal.SIGKILL)
-    cluster = run.cluster
-    settings = cluster.settings.read_text()
-    assert "reply_seconds" in settings
-    assert run.finish() is None
-    charged = check_ledgers(cluster)
-    assert len(charged[0]) == len(charged[2]) == 12
-    assert len(charged[1]) < 12
-
-
-@pytest.mark.parametrize("victim", ["flwr-serverapp", "flower-superlink"])
-def test_killed_in_mid_run_it_resumes_and_asks_no_round_twice(federation, resumed, victim):
-    run = federation(rounds=14, rounds_per_invitation=2, mode=Mode.TRUSTED)
-    run.await_round(4)
-    run.kill(victim)
-    assert run.finish() is not None
-    played = {row["round"] for row in read_metrics(run.cluster.server)}
-    before = check_ledgers(run.cluster)
-    run.close()
-    again = resumed(run)
-    assert again.finish() is None
-    after = check_ledgers(again.cluster)
-    rounds = [row["round"] for row in read_metrics(again.cluster.server)]
-    assert len(rounds) == len(set(rounds))
-    assert max(rounds) == 14
-    assert played <= set(rounds)
-    for index, charges in before.items():
-        assert charges.items() <= after[index].items()
-
-
-def test_ctrl_c_stops_everything_and_leaves_whole_ledgers(tmp_path):
-    out = tmp_path / "run"
-    command = [COINFLOWER, "run", "--clients", "3", "--rounds", "60", "--out", out]
-    running = subprocess.Popen(
-        [*command, "--processes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 90
-    while not (out / "server" / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    running.send_signal(signal.SIGINT)
-    stdout, stderr = running.communicate(timeout=60)
-    assert running.returncode == 130, stdout + stderr
-    assert "--resume" in stderr
-    assert "Traceback" not in stdout + stderr
-    assert not processes(out)
-    for index in range(3):
-        with Ledger.open(out / "clients" / f"client-{index}.db") as ledger:
-            assert ledger.verify().entries > 0
-
-
 def test_a_seeded_run_is_stamped_insecure_everywhere(federation):
     run = federation(insecure_seed=7, rounds=2)
     assert run.finish() is None
@@ -205,32 +150,6 @@ def test_a_seeded_run_is_stamped_insecure_everywhere(federation):
     for index in range(3):
         with Ledger.open(run.cluster.ledger(index)) as ledger:
             assert not any(tally.secure for tally in ledger.tallies())
-
-
-def test_stock_supernodes_run_the_same_app(federation):
-    run = federation(kind=NodeKind.STOCK, clients=2, rounds=2, p=1.0)
-    assert run.finish() is None
-    charged = check_ledgers(run.cluster)
-    assert [len(charges) for charges in charged.values()] == [2, 2]
-
-
-def test_flowers_simulation_engine_runs_the_same_app(tmp_path):
-    pytest.importorskip("ray", reason="needs the extra 'simulation'")
-    cluster = prepare(plan(clients=3, rounds=2, p=1.0), tmp_path / "run")
-    app = write_app(
-        cluster.folder / "app",
-        serverapp="server.app:app",
-        clientapp="client.app:app",
-        config={"settings": str(cluster.settings)},
-    )
-    environment = {SIMULATED_POLICIES: str(cluster.folder / "clients")}
-    with Superlink(tmp_path / "superlink", simulated_nodes=3, environment=environment) as superlink:
-        run_id = superlink.start_run(app)
-        status = superlink.wait(run_id, timeout=180)
-        assert status.completed, superlink.run_log(run_id)
-    charged = check_ledgers(cluster)
-    assert [len(charges) for charges in charged.values()] == [2, 2, 2]
-    assert not processes(tmp_path)
 
 
 def test_server_and_clients_meet_as_separate_programs(tmp_path):
@@ -256,7 +175,7 @@ def test_server_and_clients_meet_as_separate_programs(tmp_path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,156 @@
+"""Sound code passes the audit; each planted fault is caught.
+
+Every claim is judged with an error probability of 1e-8, so that all tests of sound code together
+raise a false alarm with probability below 1e-6.
+"""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy.cli import app
+from experiments import audit
+from experiments.audit import Plan, rare_participation, run_audit, single_client, twin
+from experiments.audit_claims import judge
+from experiments.audit_faults import FAULTS, planted
+from experiments.audit_one_run import Training, audit_training
+from experiments.audit_settings import Setting
+from experiments.audit_trials import Job, run_job
+from protocol.terms import Mode
+
+ERROR = 1e-8
+
+LOCAL = Setting(mode=Mode.LOCAL_ONLY, geometry="across", p=1.0, rounds=300)
+TRUSTED = Setting(mode=Mode.TRUSTED, geometry="angled", rounds=100, flips=2000)
+QUIET = Setting(mode=Mode.QUIET, geometry="across", rounds=300, flips=8000)
+UNTRUSTED = Setting(mode=Mode.UNTRUSTED, geometry="across", rounds=40, flips=1000)
+SINGLE = single_client()
+RARE = rare_participation()
+TRAINING = Training(mode=Mode.LOCAL_ONLY, rounds=100, noise_multiplier=20.0, delta=1e-12)
+CHARGED = Training(mode=Mode.UNTRUSTED, rounds=20, noise_multiplier=5.0)
+
+
+def verdicts(setting, fault=None):
+    """Run both worlds in this process and judge them."""
+    with_canary, without = (
+        run_job(Job(setting=setting, with_canary=world, fault=fault)) for world in (True, False)
+    )
+    with planted(fault):
+        return list(judge(setting, with_canary, without, ERROR))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [LOCAL, TRUSTED, QUIET, UNTRUSTED, replace(SINGLE, rounds=400)],
+    ids=lambda setting: setting.name,
+)
+def test_sound_code_passes(setting):
+    claims = verdicts(setting)
+    assert all(claim.holds for claim in claims)
+    assert [claim.delta for claim in claims] == list(setting.deltas)
+
+
+@pytest.mark.parametrize(
+    ("fault", "setting"),
+    [
+        ("less-noise", LOCAL),
+        ("no-clipping", TRUSTED),
+        ("no-clipping", UNTRUSTED),
+        ("larger-coin", QUIET),
+        ("fixed-size", SINGLE),
+    ],
+)
+def test_planted_fault_is_caught(fault, setting):
+    assert not all(claim.holds for claim in verdicts(setting, fault))
+
+
+@pytest.fixture(scope="module")
+def rare_outputs():
+    return [run_job(Job(setting=RARE, with_canary=world)) for world in (True, False)]
+
+
+def test_rare_participation_does_not_refute_what_a_ledger_charges(rare_outputs):
+    (claim,) = judge(RARE, *rare_outputs, ERROR)
+    assert claim.holds
+
+
+def test_noise_by_the_paper_is_caught_where_it_is_too_little(rare_outputs):
+    with planted("paper-noise"):
+        (claim,) = judge(RARE, *rare_outputs, ERROR)
+    assert claim.claimed_epsilon == claim.paper_epsilon
+    assert not claim.holds
+
+
+@pytest.mark.parametrize(("fault", "holds"), [(None, True), ("shared-noise", False)])
+def test_noise_that_two_processes_share_is_caught(fault, holds):
+    plan = Plan(settings=(twin(),), trainings=())
+    assert run_audit(plan, fault=fault, false_alarm=ERROR)["holds"] is holds
+
+
+@pytest.mark.parametrize(("fault", "holds"), [(None, True), ("no-clipping", False)])
+def test_one_training_is_enough_to_see_that_nothing_is_clipped(fault, holds):
+    training = replace(TRAINING, fault=fault)
+    guesses, ledger = audit_training(training, ERROR)
+    assert guesses.holds is holds
+    assert ledger.holds
+
+
+@pytest.mark.parametrize("mode", [mode for mode in Mode if mode.is_private])
+def test_ledgers_of_sound_clients_hold_every_round_that_was_heard_of(mode):
+    _, ledger = audit_training(Training(mode=mode, rounds=6, noise_multiplier=5.0), ERROR)
+    assert ledger.holds
+    assert ledger.claimed_epsilon == ledger.audited_epsilon > 0
+
+
+@pytest.mark.parametrize("mode", [Mode.TRUSTED, Mode.UNTRUSTED])
+def test_a_missing_charge_is_caught(mode):
+    training = replace(CHARGED, mode=mode, fault="missing-charge")
+    _, ledger = audit_training(training, ERROR)
+    assert not ledger.holds
+    assert ledger.claimed_epsilon < ledger.audited_epsilon
+
+
+def test_a_fault_is_gone_after_its_block():
+    from learning import SecureRandom
+
+    before = SecureRandom.normal
+    with planted("less-noise"):
+        assert SecureRandom.normal is not before
+    assert SecureRandom.normal is before
+
+
+@pytest.fixture
+def small_plan(monkeypatch):
+    plan = Plan(settings=(replace(UNTRUSTED, rounds=4),), trainings=(CHARGED,))
+    monkeypatch.setattr(audit, "standard_plan", lambda **_: plan)
+
+
+@pytest.mark.usefixtures("small_plan")
+@pytest.mark.parametrize(("options", "code"), [([], 0), (["--fault", "missing-charge"], 1)])
+def test_command_tells_claims_and_fails_if_one_is_refuted(options, code, tmp_path):
+    arguments = ["audit", "--quick", "--json", "--out", str(tmp_path), *options]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == code
+    figures = json.loads(done.stdout)
+    assert all(
+        {"claimed_epsilon", "audited_epsilon", "holds"} <= claim.keys()
+        for claim in figures["claims"]
+    )
+    assert figures["holds"] is (code == 0)
+    assert json.loads((tmp_path / "audit.json").read_text())["holds"] is figures["holds"]
+    assert (tmp_path / "audit.png").stat().st_size > 1000
+
+
+@pytest.mark.usefixtures("small_plan")
+def test_a_seeded_audit_says_that_it_is_insecure():
+    done = CliRunner().invoke(app, ["audit", "--seed", "3"])
+    assert done.exit_code == 0
+    assert "INSECURE" in done.stderr
+
+
+def test_an_unknown_fault_is_told_with_the_known_ones():
+    with pytest.raises(ValueError, match="less-noise"), planted("more-noise"):
+        pass
+    assert len(FAULTS) == 7

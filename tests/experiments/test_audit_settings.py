@@ -1,0 +1,89 @@
+"""The audit's data have the gradients that its scores and claims are about."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from accounting.realised import Realised
+from accounting.schemes import Direction
+from experiments.audit import standard_plan
+from experiments.audit_model import RAW_NORM
+from experiments.audit_settings import (
+    ANGLES,
+    CLIP_NORM,
+    Setting,
+    claimed_scheme,
+    log_likelihood_ratio,
+)
+from learning import build_model, clipped_gradient_sum, to_tensor
+from protocol.terms import Mode
+
+
+def setting(geometry, mode=Mode.TRUSTED, **changes):
+    return Setting(mode=mode, geometry=geometry, rounds=4, flips=4, **changes)
+
+
+def gradients(case, clip_norm):
+    """Return the summed gradient of each copy, with the canary less without it."""
+    model = build_model(case.terms(4).model, classes=2)
+    sums = []
+    for with_canary in (True, False):
+        images, classes = case.data(with_canary=with_canary)
+        total = clipped_gradient_sum(model, to_tensor(images), torch.from_numpy(classes), clip_norm)
+        sums.append(case.outputs(total.numpy()[None])[0])
+    return sums[0] - sums[1], sums[1]
+
+
+@pytest.mark.parametrize("geometry", ANGLES)
+@pytest.mark.parametrize("copies", [1, 200])
+def test_canary_has_the_clipped_gradient_that_the_scores_expect(geometry, copies):
+    case = setting(geometry, copies=copies)
+    canary, others = gradients(case, CLIP_NORM)
+    assert canary == pytest.approx(np.tile(case.canary, (copies, 1)), abs=1e-5)
+    assert others == pytest.approx(np.tile([case.d, 0.0], (copies, 1)), abs=1e-5)
+    assert np.dot(canary[0], (1, 0)) == pytest.approx(math.cos(ANGLES[geometry]), abs=1e-5)
+
+
+def test_unclipped_gradients_are_many_times_as_long():
+    canary, _ = gradients(setting("angled"), math.inf)
+    assert np.linalg.norm(canary, axis=1) == pytest.approx(RAW_NORM / CLIP_NORM, rel=1e-5)
+
+
+@pytest.mark.parametrize("geometry", ["angled", "across"])
+@pytest.mark.parametrize("p", [0.5, 1.0])
+def test_likelihood_ratio_integrates_to_the_exact_loss_of_the_pair(geometry, p):
+    case = setting(geometry, p=p)
+    sigma, epsilon, step = case.noise_multiplier, 0.8, 0.05
+    x, y = np.meshgrid(np.arange(-4, 8, step), np.arange(-4, 5, step))
+    points = np.stack([x.ravel(), y.ravel()], axis=1)
+    means = np.arange(case.d + 1)
+    mass = [math.comb(case.d, i) * case.q**i * (1 - case.q) ** (case.d - i) for i in means]
+    parts = [(1 - p, 0), *((p * weight, i) for weight, i in zip(mass, means, strict=True))]
+    without = sum(
+        weight
+        * np.exp(-((points[:, 0] - mean) ** 2 + points[:, 1] ** 2) / 2 / sigma**2)
+        / (2 * math.pi * sigma**2)
+        for weight, mean in parts
+    )
+    excess = np.exp(log_likelihood_ratio(case, points)) - math.exp(epsilon)
+    exact = Realised(p=p, q=case.q, d=case.d, noise_multiplier=sigma, angle=case.angle).delta(
+        epsilon, Direction.REMOVE
+    )
+    assert np.sum(without * np.maximum(excess, 0)) * step**2 == pytest.approx(exact, rel=2e-3)
+
+
+def test_every_mode_is_audited_in_every_geometry():
+    plan = standard_plan(full=False)
+    wide = {(case.mode, case.geometry) for case in plan.settings if case.copies > 1}
+    private = [mode for mode in Mode if mode.is_private]
+    assert wide == {(mode, geometry) for mode in private for geometry in ANGLES}
+    assert {training.mode for training in plan.trainings} == set(private)
+
+
+def test_claims_are_what_a_ledger_charges():
+    schemes = {
+        mode: claimed_scheme(setting("across", mode)).name for mode in (Mode.TRUSTED, Mode.QUIET)
+    }
+    assert schemes == {Mode.TRUSTED: "certified", Mode.QUIET: "wcs"}

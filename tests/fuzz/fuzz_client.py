@@ -1,0 +1,241 @@
+"""A data owner's node, from the bytes of a poll to the bytes of its reply."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from fuzz_wire import Wire, body_of, framed, object_id
+
+from accounting.ledger import Ledger
+from accounting.ledger_file import chained
+from client.app import app
+from client.company import Company
+from client.link import ForgottenError, Link, LostMessageError, RefusedError, UnreachableError
+from client.node import FAILURE_REASON, ResidentNode
+from protocol import messages
+from protocol.messages import vector_from_bytes
+from protocol.policy import Refusal
+from protocol.terms import Mode, Terms
+
+SAMPLES, CLASSES = 12, 3
+LENGTH = 4 * CLASSES + CLASSES
+KINDS = ("query.enrol", "query.invite", "train.gradient", "query.other", "train")
+MODES = (Mode.TRUSTED, Mode.UNTRUSTED, Mode.QUIET)
+DECLARED = (UnreachableError, ForgottenError, RefusedError, LostMessageError)
+
+
+class Client:
+    """The first byte chooses how deep the rest is put into a message, the second its kind."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ledger = folder / "ward7.db"
+        policy = _make_owner(folder, self._ledger)
+        self._wire = Wire()
+        self._link = Link(
+            "127.0.0.1:1",
+            insecure=True,
+            root_certificates=None,
+            private_key=None,
+            heartbeat_interval=10.0,
+            company=Company(cache_bytes=0),
+            stop=threading.Event(),
+        )
+        for client in (self._link._client, self._link._bulk):
+            client._client = self._wire.client()
+        self._node = ResidentNode(
+            "127.0.0.1:1",
+            app,
+            stop=threading.Event(),
+            node_config={"policy": str(policy)},
+            insecure=True,
+            runtime=0.0,
+        )
+        self._terms = [_terms(mode) for mode in MODES]
+        self._fresh = [0] * len(MODES)
+        self._sizes: dict[str, int] = {}
+        self._rows = sqlite3.connect(self._ledger, isolation_level=None)
+        for terms in self._terms:
+            self._send("query.enrol", _question(terms))
+            assert self._reply() is not None
+        with Ledger.open(self._ledger, read_only=True) as ledger:
+            verified = ledger.verify()
+        self._entries, self._head, self._inputs = verified.entries, verified.head, 0
+        self.seeds = self._make_seeds()
+
+    def _make_seeds(self) -> list[bytes]:
+        weights = np.linspace(-1, 1, LENGTH, dtype="<f4").tobytes()
+        seeds = [bytes([0, mode]) + weights for mode in range(len(MODES))]
+        for terms in self._terms:
+            for kind, fields in enumerate(({}, {"round": 1, "count": 2}, {"weights": weights})):
+                record = ConfigRecord({messages.TERMS: terms.to_json(), "round": 2, **fields})
+                seeds.append(bytes([1, kind]) + body_of(record))
+        record = ConfigRecord({messages.TERMS: "{}"})
+        seeds.append(bytes([2, 1]) + body_of(RecordDict({messages.ASK: record})))
+        self._wire.offer("query.enrol", _question(self._terms[0]))
+        seeds.append(bytes([3, 0]) + self._wire.arrival)
+        return seeds
+
+    def __call__(self, data: bytes) -> None:
+        """Let a message arrive; check what leaves, and what the ledger says about it."""
+        if len(data) < 2:
+            return
+        depth, kind, rest = data[0] % 4, KINDS[data[1] % len(KINDS)], data[2:]
+        if depth == 0:
+            self._gradient(data[1] % len(MODES), rest)
+            return
+        if depth == 1:
+            record = framed("ConfigRecord", [], rest)
+            body = f'{{"{messages.ASK}": "{object_id(record)}"}}'.encode()
+            self._send(kind, [framed("RecordDict", [object_id(record)], body), record])
+        elif depth == 2:
+            record = ConfigRecord({messages.TERMS: self._terms[0].to_json()}).deflate()
+            self._send(kind, [framed("RecordDict", [object_id(record)], rest), record])
+        else:
+            self._wire.objects = {}
+            self._poll(rest)
+        self._check(self._reply())
+
+    def _gradient(self, mode: int, rest: bytes) -> None:
+        """Ask for a round that was not asked for yet, with any weights at all."""
+        terms = self._terms[mode]
+        self._fresh[mode] += 1
+        while self._coin(terms, self._fresh[mode]) is not None:
+            self._fresh[mode] += 1
+        weights = rest[: 4 * LENGTH].ljust(4 * LENGTH, b"\0")
+        before = self._count()
+        question = _question(terms, round=self._fresh[mode], weights=weights)
+        self._send("train.gradient", question)
+        answer = self._reply()
+        self._check(answer)
+        if np.isfinite(np.frombuffer(weights, "<f4")).all():
+            coin = self._coin(terms, self._fresh[mode])
+            assert coin is not None, "a usable model was not charged"
+            assert (answer is not None) == (coin or terms.mode.answers_always)
+        else:
+            assert answer is None
+            assert self._count() == before, "an unusable model was charged"
+
+    def _send(self, kind: str, contents: list[bytes]) -> None:
+        self._wire.offer(kind, contents)
+        self._poll(self._wire.arrival)
+
+    def _poll(self, arrival: bytes) -> None:
+        self._wire.arrival, self._wire.sent, self._wire.tree = arrival, {}, None
+        try:
+            message = self._link.poll()
+            if message is not None:
+                self._node._handle(self._link, *message)
+        except DECLARED:
+            return
+
+    def _reply(self) -> dict[str, Any] | None:
+        """Return the answer that left; None for silence and for the constant failure."""
+        if self._wire.tree is None:
+            return None
+        root = self._wire.tree.object_id
+        reply = inflate_object_from_contents(root, dict(self._wire.sent))
+        assert isinstance(reply, Message)
+        if reply.has_error():
+            assert reply.error.reason == FAILURE_REASON
+            return None
+        assert list(reply.content) == [messages.ANSWER]
+        answer = dict(reply.content.config_records[messages.ANSWER])
+        size = sum(map(len, self._wire.sent.values())) - len(self._wire.sent[root])
+        kind = f"{sorted(answer)} {len(answer.get('coins', []))} {answer.get('reason')}"
+        assert self._sizes.setdefault(kind, size) == size, "a reply's size tells something"
+        return answer
+
+    def _check(self, answer: dict[str, Any] | None) -> None:
+        """Whatever left was charged before, and the ledger is sound."""
+        self._follow_chain()
+        if answer is None:
+            return
+        if messages.ENROLLED in answer:
+            reason = answer[messages.REASON]
+            assert reason == "" or reason in {refusal.value for refusal in Refusal}
+            assert answer[messages.DECLARED_SIZE] == (0 if reason else SAMPLES)
+            return
+        last = "SELECT kind, coin FROM entries ORDER BY seq DESC"
+        newest = self._rows.execute(last).fetchmany(2)
+        if messages.SUM in answer:
+            vector = vector_from_bytes(answer[messages.SUM], len(answer[messages.SUM]) // 4)
+            assert newest[0][0] == "answer", "an answer left that the ledger does not know"
+            assert np.linalg.norm(vector) < 1e4
+        else:
+            assert all(isinstance(coin, bool) for coin in answer[messages.COINS])
+            flipped = self._rows.execute("SELECT count(*) FROM entries WHERE kind = 'charge'")
+            assert flipped.fetchone()[0] >= len(answer[messages.COINS])
+
+    def _follow_chain(self) -> None:
+        """Check what was added since the last input; now and then, the whole file."""
+        rows = self._rows.execute("SELECT * FROM entries WHERE seq > ?", (self._entries,))
+        for row in rows.fetchall():
+            self._head = chained(self._head, row[:-1])
+            self._entries += 1
+            assert (row[0], row[-1]) == (self._entries, self._head), "the ledger is damaged"
+        self._inputs += 1
+        if self._inputs % 500 == 0:
+            Ledger.open(self._ledger, read_only=True).close()
+
+    def _count(self) -> int:
+        return int(self._rows.execute("SELECT count(*) FROM entries").fetchone()[0])
+
+    def _coin(self, terms: Terms, round_: int) -> bool | None:
+        row = self._rows.execute(
+            "SELECT coin FROM entries WHERE experiment = ? AND round = ? AND kind = 'charge'",
+            (terms.ledger_key, round_),
+        ).fetchone()
+        return None if row is None else bool(row[0])
+
+
+def _terms(mode: Mode) -> Terms:
+    return Terms(
+        experiment="trial",
+        mode=mode,
+        p=0.5,
+        q=0.5,
+        clip_norm=1.0,
+        noise_multiplier=50.0,
+        rounds=100_000,
+        rounds_per_invitation=4,
+        model="fuzz_wire:build_tiny_model",
+        classes=CLASSES,
+        learning_rate=1.0,
+    )
+
+
+def _question(terms: Terms, **fields: Any) -> list[bytes]:
+    record = ConfigRecord({messages.TERMS: terms.to_json(), **fields})
+    content = RecordDict({messages.ASK: record})
+    return [content.deflate(), record.deflate()]
+
+
+def _make_owner(folder: Path, ledger: Path) -> Path:
+    generator = np.random.default_rng(3)
+    inputs = generator.random((SAMPLES, 2, 2)).astype(np.float32)
+    targets = np.arange(SAMPLES) % CLASSES
+    np.savez(folder / "images.npz", x_train=inputs, y_train=targets, x_test=inputs, y_test=targets)
+    policy = {
+        "data_set": "ward 7",
+        "data": "images.npz",
+        "ledger": ledger.name,
+        "declared_size": SAMPLES,
+        "modes": [str(mode) for mode in MODES],
+        "models": ["fuzz_wire:build_tiny_model"],
+        "largest_p": 0.5,
+        "largest_q": 0.5,
+        "largest_clip_norm": 1.0,
+        "least_noise_multiplier": 50.0,
+        "budget": {"epsilon": 100.0, "delta": 1e-5},
+    }
+    path = folder / "policy.toml"
+    path.write_text(tomli_w.dumps(policy))
+    Ledger.create(ledger, "ward 7").close()
+    return path

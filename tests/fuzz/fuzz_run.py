@@ -1,0 +1,64 @@
+"""Coverage-guided fuzzing: ``python tests/fuzz/fuzz_run.py TARGET [options of libFuzzer]``.
+
+Give ``-runs=N`` or ``-max_total_time=SECONDS``. What is found is written to ``crash-…`` or
+``timeout-…`` in the present folder; give that file as an argument to play it again. A folder as
+an argument keeps the inputs that reached something new.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import atheris
+
+TARGETS = {
+    "texts": ("fuzz_texts", "Texts"),
+    "files": ("fuzz_files", "Files"),
+    "client": ("fuzz_client", "Client"),
+    "server": ("fuzz_server", "Server"),
+}
+_FOLDER = "COINFLOWER_FUZZ_FOLDER"
+_OURS = ["accounting", "client", "protocol", "server", "tomllib", "json"]
+
+
+def main() -> None:
+    """Fuzz one target until libFuzzer has had enough."""
+    name, *options = sys.argv[1:]
+    with atheris.instrument_imports(include=_OURS):
+        module, kind = TARGETS[name]
+        target_class = getattr(importlib.import_module(module), kind)
+    logging.disable(logging.CRITICAL)  # thousands of refusals, each with its reason
+    warnings.simplefilter("ignore")
+    folder = Path(os.environ[_FOLDER])
+    work, seeds = folder / "work", folder / "seeds"
+    work.mkdir()
+    seeds.mkdir()
+    target = target_class(work)
+    for index, seed in enumerate(target.seeds):
+        (seeds / str(index)).write_bytes(seed)
+    defaults = ["-timeout=60", "-rss_limit_mb=4096", "-print_final_stats=1", "-max_len=4096"]
+    atheris.Setup([sys.argv[0], *defaults, *options, str(seeds)], target)
+    atheris.Fuzz()
+
+
+def main_with_folder() -> int:
+    """Fuzz in a process of its own, which libFuzzer ends as it likes, and clean up after it."""
+    memory = Path("/dev/shm")  # ledgers sync every commit, which a disk takes its time for
+    where = memory if memory.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=where) as folder:
+        env = {**os.environ, _FOLDER: folder}
+        return subprocess.run([sys.executable, *sys.argv], env=env, check=False).returncode
+
+
+if __name__ == "__main__":
+    if _FOLDER in os.environ:
+        main()
+    else:
+        sys.exit(main_with_folder())

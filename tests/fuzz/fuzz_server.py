@@ -1,0 +1,206 @@
+"""The parameter server, from the bytes of clients' replies to the sum of a round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app.message import make_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import http_grid
+from fuzz_wire import body_of, framed, metadata, object_id, stored, tree_of
+
+from protocol import messages
+from protocol.terms import Mode, Terms
+from server.aggregation import RunningSum, largest_norm
+from server.grid import PromptGrid
+from server.invitations import _Block
+from server.roster import Roster
+
+LENGTH, SIZE = 15, 12
+EVIL, HONEST = 7, 8
+TERMS = Terms(
+    experiment="trial",
+    mode=Mode.TRUSTED,
+    p=0.5,
+    q=0.5,
+    clip_norm=1.0,
+    noise_multiplier=1.5,
+    rounds=8,
+    rounds_per_invitation=2,
+    model="digits",
+    classes=10,
+    learning_rate=1.0,
+)
+# As long as real ones: a client cannot guess what another was asked.
+ASKED = [object_id(b"first"), object_id(b"second")]
+KINDS = ("enrol", "invite", "gradient")
+
+
+class Server:
+    """Of two clients one is honest; the other's reply is the input.
+
+    The first byte chooses how deep the rest is put into the reply, the second what was asked.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        del folder
+        # Flower pulls objects in threads, which takes more time than all the rest.
+        http_grid.pull_objects = lambda object_ids, pull_object_fn: {
+            name: pull_object_fn(name) for name in object_ids
+        }
+        for name in ("_task_id", "_run_id", "_node_id"):
+            setattr(TaskIdentity, name, 1)
+        vector = np.linspace(-1, 1, LENGTH, dtype="<f4")
+        self._honest = [
+            {messages.ENROLLED: True, messages.DECLARED_SIZE: SIZE, messages.REASON: ""},
+            {messages.COINS: [True, False]},
+            {messages.SUM: vector.tobytes()},
+        ]
+        self._vector = vector
+        self.seeds = []
+        for kind, fields in enumerate(self._honest):
+            record = ConfigRecord(fields)
+            content = RecordDict({messages.ANSWER: record})
+            message = make_message(metadata=_reply_metadata(ASKED[0]), content=content)
+            self.seeds += [
+                bytes([0, kind]) + body_of(record),
+                bytes([1, kind]) + body_of(content),
+                bytes([2, kind]) + message.deflate().partition(b"\x00")[2],
+                bytes([3, kind]) + message.deflate(),
+            ]
+        self.seeds.append(bytes([4, 2]) + vector.tobytes())
+
+    def __call__(self, data: bytes) -> None:
+        """Let both answer, the dishonest one first; the honest one must count all the same."""
+        if len(data) < 2:
+            return
+        kind = data[1] % len(KINDS)
+        runtime = _Runtime()
+        runtime.add(ASKED[0], _dishonest(data[0] % 5, data[2:]))
+        honest = RecordDict({messages.ANSWER: ConfigRecord(self._honest[kind])})
+        runtime.add(
+            ASKED[1], _objects(make_message(metadata=_reply_metadata(ASKED[1]), content=honest))
+        )
+        grid = PromptGrid(_grid(runtime), poll_interval=0.0, batch=1)
+        asked = [
+            Message(RecordDict(), dst_node_id=node, message_type="query.x", ttl=60.0)
+            for node in (EVIL, HONEST)
+        ]
+        pending = grid.push(asked)
+        replies = pending.poll() + pending.poll()
+        assert len(replies) <= 2
+        getattr(self, f"_{KINDS[kind]}")(grid, replies)
+
+    def _enrol(self, grid: PromptGrid, replies: list[Message]) -> None:
+        roster = Roster(grid, TERMS, 60.0)
+        roster._online = {EVIL, HONEST}
+        for reply in replies:
+            roster._note(reply)
+        assert roster.present[HONEST] == SIZE
+        assert all(type(size) is int and size > 0 for size in roster.present.values())
+        assert all(isinstance(reason, str) for reason in roster.refusals.values())
+
+    def _invite(self, grid: PromptGrid, replies: list[Message]) -> None:
+        block = _Block(first=1, count=2, pending=grid.push([]))
+        for reply in replies:
+            block.note(reply)
+        assert block.coins[HONEST] == [True, False]
+        for coins in block.coins.values():
+            assert [type(coin) for coin in coins] == [bool, bool]
+
+    def _gradient(self, grid: PromptGrid, replies: list[Message]) -> None:
+        del grid
+        limit = largest_norm(TERMS, SIZE, LENGTH)
+        total = RunningSum(LENGTH, [EVIL, HONEST], {EVIL: limit, HONEST: limit})
+        for reply in replies:
+            total.add(reply)
+        assert HONEST in total.answered
+        assert np.isfinite(total.total).all()
+        # Nobody can add more than all of its samples could.
+        assert np.linalg.norm(total.total - self._vector) <= SIZE * 1.01
+        if EVIL not in total.answered:
+            assert np.array_equal(total.total, self._vector)
+
+
+class _Runtime:
+    """The SuperLink's Runtime API, as a ServerApp sees it."""
+
+    def __init__(self) -> None:
+        self._replies: dict[str, tuple[Any, ObjectTree]] = {}
+        self._objects: dict[str, bytes] = {}
+
+    def add(self, asked: str, reply: tuple[list[str], dict[str, bytes]]) -> None:
+        path, objects = reply
+        self._objects |= objects
+        head = make_message(metadata=_reply_metadata(asked, path[0]), content=RecordDict())
+        self._replies[asked] = message_to_proto(head), tree_of(*path)
+
+    def PullMessages(self, request: Any) -> Any:  # noqa: N802 - Flower's name
+        found = [self._replies.pop(name) for name in request.message_ids if name in self._replies]
+        return SimpleNamespace(
+            messages_list=[head for head, _ in found],
+            message_object_trees=[tree for _, tree in found],
+        )
+
+    def PushMessages(self, request: Any) -> Any:  # noqa: N802
+        names = ASKED[: len(request.messages_list)]
+        return SimpleNamespace(message_ids=names, objects_to_push=[], session_id="")
+
+    def PushObject(self, request: Any) -> Any:  # noqa: N802
+        raise AssertionError(f"{request.object_id} was not asked for")
+
+    def PullObject(self, request: Any) -> PullObjectResponse:  # noqa: N802
+        content = self._objects.get(request.object_id, b"")
+        there = request.object_id in self._objects
+        return PullObjectResponse(
+            object_found=there, object_available=there, object_content=content
+        )
+
+    def ConfirmMessageReceived(self, request: Any) -> None:  # noqa: N802
+        del request
+
+
+def _grid(runtime: _Runtime) -> http_grid.HttpGrid:
+    grid = http_grid.HttpGrid("127.0.0.1:1", insecure=True, token="token")
+    grid._run = SimpleNamespace(run_id=1)
+    grid._client = runtime
+    return grid
+
+
+def _reply_metadata(asked: str, name: str = "") -> Any:
+    return metadata(
+        "query.x", message_id=name, src_node_id=EVIL, dst_node_id=1, reply_to_message_id=asked
+    )
+
+
+def _objects(message: Message) -> tuple[list[str], dict[str, bytes]]:
+    record = message.content.config_records[messages.ANSWER]
+    path = [message.object_id, message.content.object_id, record.object_id]
+    return path, {**stored(message.content), path[0]: message.deflate()}
+
+
+def _dishonest(depth: int, rest: bytes) -> tuple[list[str], dict[str, bytes]]:
+    """Return the objects of a reply in which one object is as the input says."""
+    if depth == 4:
+        vector = rest[: 4 * LENGTH].ljust(4 * LENGTH, b"\0")
+        record = ConfigRecord({messages.SUM: vector}).deflate()
+    elif depth == 0:
+        record = framed("ConfigRecord", [], rest)
+    else:
+        record = ConfigRecord({messages.SUM: bytes(4 * LENGTH)}).deflate()
+    body = f'{{"{messages.ANSWER}": "{object_id(record)}"}}'.encode()
+    content = framed("RecordDict", [object_id(record)], rest if depth == 1 else body)
+    sound = make_message(metadata=_reply_metadata(ASKED[0]), content=RecordDict())
+    head = framed("Message", [object_id(content)], body_of(sound))
+    if depth == 2:
+        head = framed("Message", [object_id(content)], rest)
+    if depth == 3:
+        head = rest
+    parts = {object_id(part): part for part in (head, content, record)}
+    return list(parts), parts

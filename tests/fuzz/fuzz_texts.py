@@ -1,0 +1,96 @@
+"""What people and servers write as text: terms, policies, settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from protocol.policy import load_policy
+from protocol.terms import Mode, Terms
+from server.settings import load_settings
+
+TERMS: dict[str, Any] = {
+    "experiment": "trial",
+    "mode": "untrusted",
+    "p": 0.5,
+    "q": 0.5,
+    "clip_norm": 1.0,
+    "noise_multiplier": 1.5,
+    "rounds": 8,
+    "rounds_per_invitation": 4,
+    "model": "digits",
+    "classes": 10,
+    "learning_rate": 1.0,
+}
+POLICY: dict[str, Any] = {
+    "data_set": "ward 7",
+    "data": "digits",
+    "ledger": "ward7.db",
+    "declared_size": 30,
+    "modes": [str(mode) for mode in Mode],
+    "largest_p": 1.0,
+    "largest_q": 1.0,
+    "largest_clip_norm": 1.0,
+    "least_noise_multiplier": 1.5,
+    "insecure_seed": 3,
+    "models": ["digits", "own.module:build"],
+    "budget": {"epsilon": 40.0, "delta": 1e-5},
+    "share": {"clients": 4, "index": 2, "how": "equal", "seed": 1, "alpha": 0.5},
+}
+SETTINGS: dict[str, Any] = {"terms": TERMS, "state": "server", "test_data": "digits"}
+
+
+class Texts:
+    """The first byte chooses who reads the rest."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "file.toml"
+        free = {**TERMS, "mode": "none", "clip_norm": "infinite", "noise_multiplier": 0}
+        written = [
+            [json.dumps({**TERMS, "mode": str(mode)}) for mode in Mode] + [json.dumps(free)],
+            [tomli_w.dumps(POLICY)],
+            [tomli_w.dumps(SETTINGS)],
+        ]
+        self.seeds = [
+            bytes([reader]) + text.encode()
+            for reader, texts in enumerate(written)
+            for text in texts
+        ]
+        self.seeds += [b"\1a = " + b"[" * 2000, b"\2a = " + b"9" * 5000, b"\0" + b"[" * 2000]
+        self._readers: list[Callable[[bytes], None]] = [self._terms, self._policy, self._settings]
+
+    def __call__(self, data: bytes) -> None:
+        """Read, and accept nothing but a sound value or a sentence about what is wrong."""
+        if data:
+            self._readers[data[0] % len(self._readers)](data[1:])
+
+    def _terms(self, content: bytes) -> None:
+        try:
+            terms = Terms.from_json(content.decode("utf-8", "surrogatepass"))
+        except ValueError:  # what cannot be decoded is a ValueError as well
+            return
+        again = Terms.from_json(terms.to_json())
+        assert again == terms
+        assert again.hash == terms.hash
+
+    def _policy(self, content: bytes) -> None:
+        self._file.write_bytes(content)
+        try:
+            policy = load_policy(self._file)
+        except ValueError:
+            return
+        assert policy.declared_size >= 1
+        assert policy.budget.epsilon >= 0
+        assert policy.modes <= frozenset(Mode)
+
+    def _settings(self, content: bytes) -> None:
+        self._file.write_bytes(content)
+        try:
+            settings = load_settings(self._file)
+        except ValueError:
+            return
+        assert settings.least_clients >= 1

@@ -1,0 +1,152 @@
+"""Whole conversations: whatever a server says, in whatever order, a client keeps its promises."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.app.message import make_message
+from fuzz_wire import metadata
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from accounting.ledger import Ledger
+from client.app import app, forget_participants
+from client.node import FAILURE_REASON
+from protocol import messages
+from protocol.terms import Mode, Terms
+
+SAMPLES, CLASSES, ROUNDS = 6, 3, 5
+LENGTH = 4 * CLASSES + CLASSES
+modes = st.sampled_from([Mode.TRUSTED, Mode.UNTRUSTED, Mode.QUIET, Mode.LOCAL_ONLY])
+rounds = st.integers(-1, ROUNDS + 2)
+
+
+class Conversation(RuleBasedStateMachine):
+    """A server that asks anything; a client that may be restarted at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.told: dict[tuple[str, int], bool] = {}
+        self.answered: set[tuple[str, int]] = set()
+
+    @initialize()
+    def make_owner(self) -> None:
+        folder = Path(self.folder.name)
+        inputs = np.random.default_rng(3).random((SAMPLES, 2, 2)).astype(np.float32)
+        targets = np.arange(SAMPLES) % CLASSES
+        np.savez(
+            folder / "images.npz", x_train=inputs, y_train=targets, x_test=inputs, y_test=targets
+        )
+        self.policy = folder / "policy.toml"
+        self.ledger = folder / "ward7.db"
+        policy = {
+            "data_set": "ward 7",
+            "data": "images.npz",
+            "ledger": "ward7.db",
+            "declared_size": SAMPLES,
+            "modes": [str(mode) for mode in Mode if mode is not Mode.NONE],
+            "models": ["fuzz_wire:build_tiny_model"],
+            "largest_p": 1.0,
+            "largest_q": 0.5,
+            "largest_clip_norm": 1.0,
+            "least_noise_multiplier": 1.5,
+            "budget": {"epsilon": 14.0, "delta": 1e-5},
+        }
+        self.policy.write_text(tomli_w.dumps(policy))
+        Ledger.create(self.ledger, "ward 7").close()
+
+    @rule(mode=modes, noise=st.sampled_from([1.0, 1.5, 2.0]))
+    def enrol(self, mode: Mode, noise: float) -> None:
+        answer = self._ask("query.enrol", _terms(mode, noise_multiplier=noise))
+        assert answer is not None
+        if noise < 1.5:
+            assert answer[messages.ENROLLED] is False
+
+    @rule(mode=modes, first=rounds, count=st.integers(-1, 3))
+    def invite(self, mode: Mode, first: int, count: int) -> None:
+        terms = _terms(mode)
+        answer = self._ask("query.invite", terms, round=first, count=count)
+        if answer is not None:
+            assert not terms.mode.answers_always
+            for round_, coin in zip(range(first, first + count), answer["coins"], strict=True):
+                assert self.told.setdefault((terms.ledger_key, round_), coin) == coin
+                assert self._charges()[terms.ledger_key, round_] == coin
+
+    @rule(mode=modes, round_=rounds, whole=st.booleans())
+    def gradient(self, mode: Mode, round_: int, whole: bool) -> None:
+        terms = _terms(mode)
+        weights = bytes(4 * LENGTH if whole else 4 * LENGTH - 1)
+        answer = self._ask("train.gradient", terms, round=round_, weights=weights)
+        if answer is not None:
+            key = terms.ledger_key, round_
+            assert whole
+            assert key not in self.answered, "a round was answered twice"
+            assert self._charges()[key] or terms.mode.answers_always
+            assert len(answer["sum"]) == 4 * LENGTH
+            self.answered.add(key)
+
+    @rule()
+    def restart(self) -> None:
+        forget_participants()
+
+    @invariant()
+    def the_ledger_is_sound_and_within_its_budget(self) -> None:
+        with Ledger.open(self.ledger, read_only=True) as ledger:
+            assert ledger.committed(1e-5) <= 14.0
+            claimed = {(e.experiment, e.round) for e in ledger.history() if e.kind == "answer"}
+        assert self.answered <= claimed
+
+    def teardown(self) -> None:
+        forget_participants()
+        self.folder.cleanup()
+
+    def _charges(self) -> dict[tuple[str, int], bool]:
+        with Ledger.open(self.ledger, read_only=True) as ledger:
+            entries = [entry for entry in ledger.history() if entry.kind == "charge"]
+        return {(entry.experiment, entry.round): entry.coin for entry in entries}
+
+    def _ask(self, kind: str, terms: Terms, **fields: Any) -> dict[str, Any] | None:
+        record = ConfigRecord({messages.TERMS: terms.to_json(), **fields})
+        message = make_message(metadata=metadata(kind), content=RecordDict({messages.ASK: record}))
+        context = Context(
+            run_id=1,
+            node_id=7,
+            node_config={"policy": str(self.policy)},
+            state=RecordDict(),
+            run_config={},
+        )
+        try:
+            reply = app(message, context)
+        except RuntimeError as error:
+            if error.args != (FAILURE_REASON,):
+                raise
+            return None
+        return dict(reply.content.config_records[messages.ANSWER])
+
+
+def _terms(mode: Mode, **changes: Any) -> Terms:
+    fields: dict[str, Any] = {
+        "experiment": "trial",
+        "mode": mode,
+        "p": 1.0 if mode is Mode.LOCAL_ONLY else 0.5,
+        "q": 0.5,
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.5,
+        "rounds": ROUNDS,
+        "rounds_per_invitation": 2,
+        "model": "fuzz_wire:build_tiny_model",
+        "classes": CLASSES,
+        "learning_rate": 1.0,
+    }
+    return Terms(**{**fields, **changes})
+
+
+TestConversation = Conversation.TestCase
+TestConversation.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)

@@ -1,0 +1,211 @@
+"""What must hold whatever happened, checked from the files that a federation left behind."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from witness import ASKED, COINS, SAID, SUM
+from world import read_witness
+
+from accounting.ledger import Ledger
+from accounting.ledger_file import LedgerError
+from protocol.policy import load_policy
+from server.checkpoint import CheckpointFolder
+from server.journal import read_metrics
+from server.settings import load_settings
+
+LEDGER = "every ledger verifies"
+COIN = "each charged round has exactly one coin"
+ANSWER = "each answer belongs to a charged round, and is the only one"
+TAILS = "nobody answers on tails where that would show"
+LEFT = "nothing left a client uncharged"
+ONCE = "no client was asked for a round twice"
+COUNTED = "the server counted only what clients charged and sent"
+BUDGET = "no budget is exceeded"
+FORWARD = "rounds only go forward, and none is lost"
+FINITE = "the server's files are whole, and its model is finite"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invariant:
+    """How often something was checked, and where it did not hold."""
+
+    name: str
+    checks: int
+    violations: tuple[str, ...]
+
+
+class Protocol:
+    """Collects checks."""
+
+    def __init__(self):
+        self._checks = Counter()
+        self._violations = {}
+
+    def expect(self, name, holds, otherwise):
+        self._checks[name] += 1
+        if not holds:
+            self._violations.setdefault(name, []).append(otherwise)
+
+    def invariants(self):
+        return [
+            Invariant(name=name, checks=count, violations=tuple(self._violations.get(name, ())))
+            for name, count in self._checks.items()
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Book:
+    """What a client's ledger says: coins and answers by experiment and round."""
+
+    coins: dict
+    answers: frozenset
+
+    def charged(self, key):
+        return key in self.coins
+
+
+def check(cluster, settings, protocol=None):
+    """Check a federation that has stopped.
+
+    Args:
+        cluster: The federation: policies and ledgers, and the witness's lines if there are any.
+        settings: Settings files of the experiments that were played with it.
+        protocol: Where to collect; a new one if None.
+
+    Returns:
+        The protocol.
+    """
+    protocol = protocol or Protocol()
+    experiments = [load_settings(path) for path in settings]
+    tells = {run.terms.ledger_key for run in experiments if not run.terms.mode.answers_always}
+    books = {}
+    for index, path in enumerate(cluster.policies):
+        book = _read_book(protocol, path, cluster.ledger(index), tells)
+        if book is not None:
+            books[path.stem] = book
+    lines = read_witness(cluster.folder)
+    _check_witness(protocol, books, lines)
+    for run in experiments:
+        _check_server(protocol, run, books, lines)
+    return protocol
+
+
+def _read_book(protocol, policy_path, ledger_path, tells):
+    """Check a ledger on its own, and return what it says."""
+    policy = load_policy(policy_path)
+    name = ledger_path.name
+    try:
+        with Ledger.open(ledger_path) as ledger:
+            entries = list(ledger.history())
+            tallies = ledger.tallies()
+            spent = ledger.spent(policy.budget.delta)
+    except LedgerError as error:
+        protocol.expect(LEDGER, False, str(error))
+        return None
+    protocol.expect(LEDGER, True, "")
+    epsilon = policy.budget.epsilon
+    protocol.expect(BUDGET, spent <= epsilon, f"{name}: spent {spent:.9g} of {epsilon:.9g}")
+    for tally in tallies:
+        told = f"{name}: {tally.charged} of {tally.committed} committed rounds charged"
+        protocol.expect(BUDGET, tally.charged <= tally.committed, told)
+    return read_entries(protocol, name, entries, tells)
+
+
+def read_entries(protocol, name, entries, tells):
+    """Check what a ledger holds, and return it as a book.
+
+    Args:
+        protocol: Where to collect.
+        name: Of the ledger.
+        entries: All of it.
+        tells: Experiments in which an answer shows the coin.
+    """
+    charges = [entry for entry in entries if entry.kind == "charge"]
+    coins = {(entry.experiment, entry.round): entry.coin for entry in charges}
+    times = Counter((entry.experiment, entry.round) for entry in charges)
+    for key, count in times.items():
+        holds = count == 1 and isinstance(coins[key], bool)
+        protocol.expect(COIN, holds, f"{name}: {key} charged {count} times, coin {coins[key]}")
+    answers = Counter(
+        (entry.experiment, entry.round) for entry in entries if entry.kind == "answer"
+    )
+    for key, count in answers.items():
+        told = f"{name}: {key} answered {count} times"
+        protocol.expect(ANSWER, count == 1 and key in coins, told)
+        if key[0] in tells:
+            protocol.expect(TAILS, coins.get(key) is True, f"{name}: {key} answered on tails")
+    return Book(coins=coins, answers=frozenset(answers))
+
+
+def _check_witness(protocol, books, lines):
+    """Compare what clients said with what their ledgers say."""
+    asked = Counter()
+    sums = Counter()
+    for line in lines:
+        client, what = line["client"], line["what"]
+        keys = [(line["experiment"], round_) for round_ in line["rounds"]]
+        if line["event"] == ASKED:
+            asked.update((client, what, *key) for key in keys)
+        elif client in books and line["event"] == SAID and keys:
+            _check_said(protocol, books[client], line, keys)
+            sums.update((client, *key) for key in keys if what == SUM)
+    for question, count in asked.items():
+        protocol.expect(ONCE, count == 1, f"{question} asked {count} times")
+    for answer, count in sums.items():
+        protocol.expect(ANSWER, count == 1, f"{answer} sent {count} times")
+
+
+def _check_said(protocol, book, line, keys):
+    for index, key in enumerate(keys):
+        told = f"{line['client']}: {line['what']} of {key} left"
+        protocol.expect(LEFT, book.charged(key), f"{told} uncharged")
+        if line["what"] == COINS:
+            said, recorded = line["coins"][index], book.coins.get(key)
+            protocol.expect(LEFT, said == recorded, f"{told}: {said}, recorded {recorded}")
+        if line["what"] == SUM:
+            protocol.expect(LEFT, key in book.answers, f"{told} unclaimed")
+
+
+def _check_server(protocol, run, books, lines):
+    """Compare what the server wrote with what the ledgers say, and with itself."""
+    experiment = run.terms.ledger_key
+    sent = Counter(
+        round_
+        for line in lines
+        if line["event"] == SAID and line["what"] == SUM and line["experiment"] == experiment
+        for round_ in line["rounds"]
+    )
+    try:
+        metrics = read_metrics(run.state)
+        checkpoints = CheckpointFolder(run.state, run.terms.hash)
+        saved, used = checkpoints.load(), checkpoints.used_through()
+    except ValueError as error:
+        protocol.expect(FINITE, False, f"{experiment}: {error}")
+        return
+    before = 0
+    for row in metrics:
+        round_ = row["round"]
+        key = (experiment, round_)
+        charged = sum(book.charged(key) for book in books.values())
+        heads = sum(bool(book.coins.get(key)) for book in books.values())
+        answers = sum(key in book.answers for book in books.values())
+        tells = not run.terms.mode.answers_always
+        told = f"{experiment}, round {round_}"
+        for what, most in (
+            ("available", charged),
+            *([("participants", heads)] if tells else []),
+            ("answered", answers),
+            *([("answered", sent[round_])] if lines else []),
+        ):
+            protocol.expect(COUNTED, row[what] <= most, f"{told}: {row[what]} {what} of {most}")
+        protocol.expect(FORWARD, before < round_ <= used, f"{told} after {before}, used {used}")
+        before = round_
+        if row["available"] >= run.least_clients:
+            holds = saved is not None and saved.round >= round_
+            protocol.expect(FORWARD, holds, f"{told} is not in the checkpoint")
+    if saved is not None:
+        protocol.expect(FORWARD, saved.round <= used, f"checkpoint {saved.round}, used {used}")
+        for what in ("weights", "velocity"):
+            norm = float(abs(getattr(saved, what)).sum())
+            protocol.expect(FINITE, math.isfinite(norm), f"{experiment}: {what} are not finite")

@@ -1,0 +1,38 @@
+"""A small federation under one fault after the other."""
+
+import random
+from dataclasses import replace
+
+from faults import all_faults, make_clocks
+from federations import plan
+from invariants import check
+from soak import Soak, processes_left
+from world import World
+
+from protocol.terms import Mode
+
+FAULTS = [
+    "client machine killed",
+    "client machine: disk full",
+    "client machine: clock jumps",
+    "server: network cut",
+]
+
+
+def test_whatever_breaks_the_run_goes_on_and_the_ledgers_hold(tmp_path):
+    clocks = make_clocks(tmp_path)
+    faults = {fault.name: replace(fault, seconds=(1.0, 1.0)) for fault in all_faults(clocks)}
+    world = World(plan(clients=2, rounds=2000), [Mode.TRUSTED], 1, tmp_path, clocks)
+    soak = Soak(world, [], "unused")
+    try:
+        soak.calm(0.0)
+        for name in FAULTS:
+            if name in faults:
+                assert soak.inject(faults[name], random.Random(name)), name
+                soak.calm(0.0)
+    finally:
+        world.stop()
+    found = check(world.cluster, world.settings).invariants()
+    assert [violation for one in found for violation in one.violations] == []
+    assert all(world.rounds() > injection.over for injection in soak.injections)
+    assert not processes_left(tmp_path)

@@ -1,0 +1,246 @@
+"""A federation of many programs on one machine, kept up by a supervisor as systemd would."""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import tomli_w
+import witness
+from wires import Wire
+
+from accounting.composition import epsilon_after
+from deploy.cluster import prepare
+from deploy.superlink import LOOPBACK, free_port
+from protocol.policy import load_policy
+from server.journal import METRICS
+from server.settings import load_settings, save_settings
+
+WITNESS = "witness.jsonl"
+_PR_SET_PDEATHSIG = 1
+_RESTART_SECONDS = 1.0
+_ROOM = 1 + 1e-9
+# Every so many clients there is one that can afford the first experiment only.
+_POOR_EVERY = 5
+
+
+class Program:
+    """A process that is started again whenever it ends, until it is told to stop."""
+
+    def __init__(self, command, *, folder, log, environment=None, listen=None):
+        self._command = [str(part) for part in command]
+        self._environment = {**os.environ, "SOAK_FOLDER": str(folder), **(environment or {})}
+        self._log = log
+        self._listen = listen
+        self._listeners = []
+        self._again_at = 0.0
+        self._process = None
+
+    def supervise(self):
+        """Start the process if there is none."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        if self._process is not None:
+            self._process = None
+            self._again_at = time.monotonic() + _RESTART_SECONDS
+        if time.monotonic() < self._again_at:
+            return
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self._log.parent,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log if self._listen is None else subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509
+            )
+        if self._listen is not None:
+            stream = self._process.stdout
+            listener = threading.Thread(target=self._listen, args=(stream,), daemon=True)
+            self._listeners.append(listener)
+            listener.start()
+
+    def pids(self, name=""):
+        """The process and all below it whose command line has a word in it."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        tree = [self._process.pid, *_descendants(self._process.pid)]
+        return [pid for pid in tree if name in _command_line(pid)]
+
+    def stop(self, patience):
+        """Send SIGTERM, and SIGKILL once the patience is over; all it said has then been heard."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(patience)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        for listener in self._listeners:
+            listener.join()
+
+
+def _die_with_parent():
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _descendants(root):
+    children = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                children.setdefault(int(parent), []).append(int(entry.name))
+    found, frontier = [], [root]
+    while frontier:
+        frontier = [child for pid in frontier for child in children.get(pid, [])]
+        found.extend(frontier)
+    return found
+
+
+def _command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+class World:
+    """Client machines, a wire for each, and a server that plays one experiment after the other.
+
+    Args:
+        plan: The federation; all experiments share its ledgers.
+        modes: Modes of the experiments.
+        machines: Client processes; the clients are dealt out to them.
+        folder: For everything.
+        clocks: ``clocks.environment(name)`` of a machine; None leaves clocks alone.
+    """
+
+    def __init__(self, plan, modes, machines, folder, clocks=None):
+        self.folder = folder
+        self.cluster = prepare(plan, folder / "run")
+        self.settings = _write_settings(self.cluster, modes, plan.clients)
+        self._metrics = [load_settings(path).state / METRICS for path in self.settings]
+        _write_policies(self.cluster, self.settings)
+        self._port = free_port(LOOPBACK)
+        self._said = (self.cluster.folder / WITNESS).open("ab")
+        self._lock = threading.Lock()
+        self._clocks = clocks
+        self.wires = [Wire(self._port) for _ in range(machines)]
+        self.machines = [
+            Program(
+                [
+                    sys.executable,
+                    Path(witness.__file__).absolute(),
+                    f"{LOOPBACK}:{wire.port}",
+                    *self.cluster.policies[index::machines],
+                ],
+                folder=folder,
+                log=folder / f"machine-{index}.log",
+                environment=self._clock(f"machine-{index}"),
+                listen=self._note,
+            )
+            for index, wire in enumerate(self.wires)
+        ]
+        self._experiment = 0
+        self.server = self._server()
+
+    def supervise(self):
+        """Start again whatever has ended."""
+        for program in (self.server, *self.machines):
+            program.supervise()
+
+    def rounds(self):
+        """How many rounds were played so far, in all experiments."""
+        files = [path for path in self._metrics if path.exists()]
+        return sum(path.read_bytes().count(b"\n") for path in files)
+
+    def next_experiment(self):
+        """Drain the server and start it with the next settings."""
+        self.server.stop(60.0)
+        self._experiment += 1
+        self.server = self._server()
+
+    def stop(self):
+        """Drain everything."""
+        self.server.stop(60.0)
+        enders = [threading.Thread(target=machine.stop, args=(60.0,)) for machine in self.machines]
+        for ender in enders:
+            ender.start()
+        for ender in enders:
+            ender.join()
+        for wire in self.wires:
+            wire.close()
+        self._said.close()
+
+    def _server(self):
+        settings = self.settings[self._experiment]
+        command = [Path(sys.executable).parent / "coinflower", "server", "run", settings]
+        command += ["--port", self._port, "--folder", self.folder / "superlink", "--resume"]
+        return Program(
+            command,
+            folder=self.folder,
+            log=self.folder / "server.log",
+            environment=self._clock("server"),
+        )
+
+    def _clock(self, name):
+        return {} if self._clocks is None else self._clocks.environment(name)
+
+    def _note(self, stream):
+        with stream:
+            for line in stream:
+                with self._lock:
+                    self._said.write(line)
+
+
+def _write_settings(cluster, modes, clients):
+    """Write the settings of one experiment a mode and return their paths, in order."""
+    paths = []
+    base = load_settings(cluster.settings)
+    for mode in modes:
+        terms = replace(base.terms, mode=mode, experiment=f"{base.terms.experiment}-{mode}")
+        path = cluster.folder / f"settings-{mode}.toml"
+        changed = replace(
+            base,
+            terms=terms,
+            state=cluster.folder / f"server-{mode}",
+            expected_clients=max(1, clients * 3 // 4),
+            patience_seconds=600.0,
+            reply_seconds=15.0,
+        )
+        save_settings(changed, path)
+        paths.append(path)
+    return paths
+
+
+def _write_policies(cluster, settings):
+    """Let clients take all modes, with the budget for it; some can afford the first one only."""
+    plans = [load_settings(path).terms for path in settings]
+    for index, path in enumerate(cluster.policies):
+        table = tomllib.loads(path.read_text())
+        policy = load_policy(path)
+        wanted = plans[:1] if index % _POOR_EVERY == 0 else plans
+        costs = [(terms.round_cost(policy.declared_size), terms.rounds) for terms in wanted]
+        table["modes"] = sorted({str(terms.mode) for terms in plans})
+        table["budget"]["epsilon"] = epsilon_after(costs, policy.budget.delta) * _ROOM
+        path.write_text(tomli_w.dumps(table))
+
+
+def read_witness(folder):
+    """Return what clients were asked and said, oldest first."""
+    path = folder / WITNESS
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]

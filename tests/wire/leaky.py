@@ -1,0 +1,67 @@
+"""Clients as they are shipped, and some with a fault that tells their coin.
+
+The faulty ones show that the observers would find a fault. All of them, the honest ones too, work
+on a machine whose gradients take a while, so that there is something to see if they are skipped.
+"""
+
+import time
+
+import numpy as np
+
+from client.participant import Participant
+from learning import SeededRandom, add_noise
+
+WORK_SECONDS = 0.3
+
+
+class Honest(Participant):
+    """The shipped client on a slow machine."""
+
+    def _sampled_sum(self, terms, model, weights):
+        time.sleep(WORK_SECONDS)
+        return super()._sampled_sum(terms, model, weights)
+
+
+class _KnowsItsCoin(Honest):
+    takes_part = True
+
+    def _coins(self, terms, rounds):
+        coins = super()._coins(terms, rounds)
+        self.takes_part = coins[-1]
+        return coins
+
+
+class EarlyReply(_KnowsItsCoin):
+    """Skips the gradient when its coin says no, as a thrifty programmer would."""
+
+    def _sampled_sum(self, terms, model, weights):
+        if not self.takes_part:
+            return np.zeros_like(weights)
+        return super()._sampled_sum(terms, model, weights)
+
+
+class SharedFiller(_KnowsItsCoin):
+    """Sends the same noise whenever its coin says no: its filler has a fixed seed."""
+
+    def gradient_sum(self, terms, round_, content):
+        total = super().gradient_sum(terms, round_, content)
+        if self.takes_part:
+            return total
+        noise = SeededRandom(0).normal(total.size, terms.noise_std)
+        return add_noise(np.zeros_like(total), noise, terms.noise_std)
+
+
+class BareFiller(_KnowsItsCoin):
+    """Sends noise that was never rounded to the lattice when its coin says no."""
+
+    def gradient_sum(self, terms, round_, content):
+        total = super().gradient_sum(terms, round_, content)
+        return total if self.takes_part else self._randomness.normal(total.size, terms.noise_std)
+
+
+KINDS = {
+    "honest": Honest,
+    "early reply": EarlyReply,
+    "shared filler": SharedFiller,
+    "bare filler": BareFiller,
+}

@@ -1,0 +1,77 @@
+"""Flower's SuperLink, with a listener between its request handlers and its database.
+
+Takes the same arguments. Everything that is handed to the database, which is all that reaches the
+server of clients, is written to the file ``$WIRE_RECORD`` as it comes, and with the time.
+"""
+
+import os
+import pickle
+import sys
+import threading
+import time
+
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+from flwr.superlink.cli import flower_superlink
+
+MESSAGE, FETCHED, OBJECT, TRAFFIC, RUNTIME = "message", "fetched", "object", "traffic", "runtime"
+
+
+class _Record:
+    def __init__(self, path):
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._lock = threading.Lock()
+
+    def note(self, what, **fields):
+        line = {"what": what, "at": time.time(), "thread": threading.get_ident(), **fields}
+        with self._lock:
+            os.write(self._file, pickle.dumps(line))
+
+
+def _listen(owner, name, hear):
+    """Call ``hear(result, *arguments)`` after every call of a method."""
+    method = getattr(owner, name)
+
+    def heard(self, *arguments, **options):
+        result = method(self, *arguments, **options)
+        hear(result, *arguments, **options)
+        return result
+
+    setattr(owner, name, heard)
+
+
+def main():
+    record = _Record(os.environ["WIRE_RECORD"])
+
+    def hear_message(result, message, tree: ObjectTree, *_):
+        record.note(
+            MESSAGE,
+            metadata=vars(message.metadata),
+            failed=message.has_error(),
+            tree=[one.object_id for one in iterate_object_tree(tree)],
+            wanted=list(result[1]),
+        )
+
+    def hear_fetch(result, *_, **__):
+        for message in result:
+            record.note(FETCHED, message=message.metadata.message_id)
+
+    def hear_object(_, name, content):
+        record.note(OBJECT, name=name, content=content)
+
+    _listen(InMemoryLinkState, "store_message_and_object_tree", hear_message)
+    _listen(InMemoryLinkState, "get_message_ins", hear_fetch)
+    _listen(InMemoryLinkState, "store_traffic", lambda _, __, **size: record.note(TRAFFIC, **size))
+    _listen(
+        InMemoryLinkState,
+        "add_clientapp_runtime",
+        lambda _, __, runtime: record.note(RUNTIME, runtime=runtime),
+    )
+    _listen(InMemoryObjectStore, "put", hear_object)
+    sys.exit(flower_superlink())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The clients of an observed federation in a process of their own.
+
+Run as ``python machine.py CA IDS KIND=PORT=POLICY...``, until SIGTERM. Every node has a connection
+and a cache of its own, as if it were alone on its machine. The file IDS tells their node ids.
+"""
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import torch
+from leaky import KINDS
+
+from client import app as clients
+from client.node import ResidentNode
+from deploy.logs import LogFormat, start_logging
+from deploy.signals import stop_on_signals
+from deploy.superlink import LOOPBACK
+from server.checkpoint import write_atomically
+
+
+def main(authority, ids, *nodes):
+    start_logging(LogFormat.TEXT)
+    torch.set_num_threads(1)
+    with stop_on_signals() as stop:
+        residents = []
+        for node in nodes:
+            kind, port, policy = node.split("=")
+            clients._participants[Path(policy).resolve()] = KINDS[kind].open(Path(policy))
+            residents.append(
+                ResidentNode(
+                    f"{LOOPBACK}:{port}",
+                    clients.app,
+                    stop=stop,
+                    node_config={clients.POLICY_KEY: policy},
+                    root_certificates=Path(authority).read_bytes(),
+                    runtime=0.0,
+                    poll_interval=0.8,  # polls are most of the work of so many nodes on one machine
+                )
+            )
+        threads = [threading.Thread(target=resident.run) for resident in residents]
+        for thread in threads:
+            thread.start()
+        while not all(resident.joined for resident in residents) and not stop.wait(0.05):
+            pass
+        write_atomically(Path(ids), json.dumps([one.node_id for one in residents]).encode())
+        for thread in threads:
+            thread.join()
+        clients.forget_participants()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

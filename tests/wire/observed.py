@@ -1,0 +1,158 @@
+"""A real federation over TLS, with a listener on every client's line and one in the server."""
+
+import contextlib
+import json
+import os
+import sys
+import time
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tomli_w
+from federations import check_ledgers, plan
+from record import read_exchanges
+from wires import Tap
+
+from deploy.cluster import prepare
+from deploy.guard import start_guarded, stop_guarded
+from deploy.keys import make_authority, make_server_certificate
+from deploy.run_app import write_app
+from deploy.superlink import LOOPBACK, Superlink, TlsFiles
+from protocol import messages
+from protocol.terms import Mode
+from server.journal import read_metrics
+from server.settings import load_settings, save_settings
+
+# So much noise that a content tells next to nothing of the coin by itself: what does is a leak.
+NOISE_MULTIPLIER = 1000.0
+_IDS = "nodes.json"
+_PATIENCE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """All that there was to be seen of a run, and the coins that nobody was to see.
+
+    Attributes:
+        mode: The privacy mode.
+        kinds: What each client is, one of ``leaky.KINDS``.
+        coins: By client, the coin of each round, from its ledger.
+        segments: By client, what passed on its line.
+        exchanges: Questions and answers on their way into the SuperLink's database.
+        nodes: By client, its node id.
+        metrics: The server's own, by round.
+    """
+
+    mode: Mode
+    kinds: list
+    coins: list
+    segments: list
+    exchanges: list
+    nodes: list
+    metrics: list
+
+    def rounds_asked(self):
+        """Return, for each round in which anybody was asked for a sum, when that began."""
+        starts = {}
+        for one in self.sums():
+            round_ = one.question[messages.ROUND]
+            starts[round_] = min(one.asked_at, starts.get(round_, one.asked_at))
+        return dict(sorted(starts.items()))
+
+    def sums(self):
+        return [one for one in self.exchanges if one.kind == f"train.{messages.GRADIENT}"]
+
+
+class _ListeningSuperlink(Superlink):
+    """A SuperLink with a listener before its database."""
+
+    def __init__(self, directory, **options):
+        self.record = directory / "record"
+        super().__init__(directory, environment={"WIRE_RECORD": str(self.record)}, **options)
+
+    def _command(self, binaries):
+        program = str(Path(__file__).parent / "listening_superlink.py")
+        return [sys.executable, program, *super()._command(binaries)[1:]]
+
+
+def observe(folder, mode, kinds, *, rounds):
+    """Play a federation with one client of each kind given and return all there was to see.
+
+    Args:
+        folder: For everything.
+        mode: The privacy mode.
+        kinds: One name of ``leaky.KINDS`` a client.
+        rounds: How many.
+    """
+    cluster = prepare(
+        plan(
+            mode=mode,
+            clients=len(kinds),
+            rounds=rounds,
+            rounds_per_invitation=10,
+            sigma=NOISE_MULTIPLIER,
+            learning_rate=1e-6,
+            evaluate_every=rounds,
+            poll_seconds=0.1,
+        ),
+        folder / "run",
+    )
+    settings = load_settings(cluster.settings)
+    everybody = replace(settings, least_clients=len(kinds), patience_seconds=_PATIENCE_SECONDS)
+    save_settings(everybody, cluster.settings)
+    for policy in cluster.policies:
+        table = tomllib.loads(policy.read_text())
+        table["budget"]["epsilon"] = 1.0  # with so much noise the plan costs 0, to the last digit
+        policy.write_text(tomli_w.dumps(table))
+    keys = folder / "keys"
+    make_authority(keys)
+    make_server_certificate(keys, [LOOPBACK])
+    tls = TlsFiles(ca=keys / "ca.pem", certificate=keys / "server.pem", key=keys / "server.key")
+    superlink = _ListeningSuperlink(folder / "superlink", tls=tls)
+    app = write_app(
+        folder / "app",
+        serverapp="server.app:app",
+        clientapp="client.app:app",
+        config={"settings": str(cluster.settings)},
+    )
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(superlink)
+        taps = [Tap(superlink.port) for _ in kinds]
+        for tap in taps:
+            stack.callback(tap.close)
+        stack.enter_context(_machine(folder, tls.ca, kinds, taps, cluster.policies))
+        status = superlink.wait(superlink.start_run(app))
+        if not status.completed:
+            raise AssertionError(f"the run failed: {status.details}; see {folder}")
+    return Observation(
+        mode=mode,
+        kinds=list(kinds),
+        coins=list(check_ledgers(cluster).values()),
+        segments=[sorted(tap.segments, key=lambda one: one.at) for tap in taps],
+        exchanges=read_exchanges(superlink.record),
+        nodes=json.loads((folder / _IDS).read_text()),
+        metrics=read_metrics(cluster.server),
+    )
+
+
+@contextlib.contextmanager
+def _machine(folder, authority, kinds, taps, policies):
+    """Run the clients, each behind its tap; returns once all have joined."""
+    nodes = [
+        f"{kind}={tap.port}={policy}"
+        for kind, tap, policy in zip(kinds, taps, policies, strict=True)
+    ]
+    program = Path(__file__).parent / "machine.py"
+    environment = {**os.environ, "FLWR_HOME": str(folder / "flwr")}
+    with (folder / "machine.log").open("ab") as log:
+        command = [sys.executable, str(program), str(authority), str(folder / _IDS), *nodes]
+        guard = start_guarded(command, env=environment, log=log)
+    try:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not (folder / _IDS).exists():
+            assert time.monotonic() < deadline, f"the clients did not join; see {folder}"
+            time.sleep(0.05)
+        yield
+    finally:
+        stop_guarded(guard)

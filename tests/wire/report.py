@@ -1,0 +1,76 @@
+"""The long observation: who can tell who took part, in which mode, and what covering it costs.
+
+Run as ``python report.py [ROUNDS]``; prints tables in Markdown. Exit code 1 if a coin is told that
+should not be, or a planted leak is not found.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from judge import judge
+from observed import observe
+from views import network_view, server_view
+
+from protocol.terms import Mode
+
+CLIENTS = 4
+_LEAKS = ("early reply", "shared filler", "bare filler")
+_SHORT = 100
+
+
+def main(rounds=400):
+    short = min(rounds, _SHORT)
+    honest = ["honest"] * CLIENTS
+    print("| mode | clients | observer | AUC, 99 % interval | p-value | coins tried | told? |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    results = []
+    seen = _observe(Mode.UNTRUSTED, honest, rounds)
+    results.append(_row(seen, "honest", "server", server_view, False))
+    results.append(_row(seen, "honest", "network", network_view, False))
+    seen = _observe(Mode.UNTRUSTED, _LEAKS, short)
+    results.append(_row(seen, "early reply", "server", server_view, True))
+    results.append(_row(seen, "early reply", "network", network_view, True))
+    results.append(_row(seen, "shared filler", "server", server_view, True))
+    results.append(_row(seen, "bare filler", "server", server_view, True))
+    trusted = _observe(Mode.TRUSTED, honest, short)
+    results.append(_row(trusted, "honest", "network", network_view, True))
+    covered = _observe(Mode.COVERED, honest, short)
+    results.append(_row(covered, "honest", "network", network_view, False))
+    print("\n| mode | kB up, a client and round | kB down | seconds a round |")
+    print("|---|---|---|---|")
+    for seen in (trusted, covered):
+        print(_cost(seen))
+    return 0 if all(results) else 1
+
+
+def _observe(mode, kinds, rounds):
+    with tempfile.TemporaryDirectory() as folder:
+        return observe(Path(folder), mode, kinds, rounds=rounds)
+
+
+def _row(seen, kind, observer, view, expected):
+    found = judge(view(seen, kind))
+    told = "yes" if found.leaks else "no"
+    print(
+        f"| {seen.mode} | {seen.kinds.count(kind)} {kind} | {observer} "
+        f"| {found.auc:.3f}, {found.low:.3f} to {found.high:.3f} | {found.p_value:.2g} "
+        f"| {found.tried} | {told}{'' if found.leaks == expected else ', which is WRONG'} |",
+        flush=True,
+    )
+    return found.leaks == expected
+
+
+def _cost(seen):
+    starts = list(seen.rounds_asked().items())
+    (first, began), (last, ended) = starts[0], starts[-1]
+    passed = [one for line in seen.segments for one in line if began <= one.at < ended]
+    count = (last - first) * len(seen.segments)
+    up, down = (sum(one.size for one in passed if one.up is way) / 1e3 for way in (True, False))
+    seconds = np.mean([row["seconds"] for row in seen.metrics])
+    return f"| {seen.mode} | {up / count:.1f} | {down / count:.1f} | {seconds:.2f} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))

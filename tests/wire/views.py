@@ -1,0 +1,140 @@
+"""What observers make of a run: one row of numbers for every client and round.
+
+Noise is so large in these runs that contents may be used without restraint: by themselves, noise
+and noise with a gradient under it can hardly be told apart. What tells them apart is a leak.
+"""
+
+import itertools
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from observed import NOISE_MULTIPLIER
+
+from learning.lattice import lattice_cell
+from protocol import messages
+
+# So many coordinates are looked up among all other messages.
+_LOOKED_UP = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Rows of numbers, and for each its round and the coin that it should not tell."""
+
+    rows: np.ndarray
+    rounds: np.ndarray
+    coins: np.ndarray
+
+    def __len__(self):
+        return len(self.rows)
+
+
+def network_view(seen, kind="honest"):
+    """Return what is seen on the lines of all clients of a kind: sizes and times of segments.
+
+    The observer is told when every round began. A round ends with the next.
+    """
+    starts = list(seen.rounds_asked().items())
+    rounds = [(round_, began, ended) for (round_, began), (_, ended) in itertools.pairwise(starts)]
+    rows = {}
+    for round_, began, ended in rounds:
+        passed = [
+            [one for one in segments if began <= one.at < ended] for segments in seen.segments
+        ]
+        uploads = [_largest(segments, up=True) for segments in passed]
+        for client, segments in enumerate(passed):
+            earlier = sum(one.at < uploads[client].at for one in uploads if one and uploads[client])
+            rows[client, round_] = [client, earlier, *_line(segments, began, ended)]
+    return _view(seen, kind, rows)
+
+
+def _line(segments, began, ended):
+    up, down = ([one for one in segments if one.up is way] for way in (True, False))
+    sent, got = _largest(segments, up=True), _largest(segments, up=False)
+    times = [one.at for one in segments]
+    row = [ended - began, max(np.diff([began, *times, ended]))]
+    # Between model and sum: all of it, and the longest silence in it.
+    work = [at for at in times if sent and got and got.at <= at <= sent.at] or [0.0]
+    row += [work[-1] - work[0], max(np.diff(work), default=0.0)]
+    row += [(one.at - began) if one else -1.0 for one in (sent, got)]
+    for way in (up, down):
+        largest = sorted((one.size for one in way), reverse=True)[:6]
+        row += [len(way), sum(one.size for one in way), *largest, *[0] * (6 - len(largest))]
+    return row
+
+
+def _largest(segments, *, up):
+    return max((one for one in segments if one.up is up), key=lambda one: one.size, default=None)
+
+
+def server_view(seen, kind="honest"):
+    """Return what the server has of all clients of a kind: heads, contents, and when they came."""
+    sums = seen.sums()
+    vectors = [np.frombuffer(one.answer[messages.SUM], "<f4") for one in sums]
+    common = [Counter(vector[place] for vector in vectors) for place in range(_LOOKED_UP)]
+    arrivals = {}
+    for one in sums:
+        arrivals.setdefault(one.question[messages.ROUND], []).append(one.answered_at)
+    rows = {}
+    for one, vector in zip(sums, vectors, strict=True):
+        client, round_ = seen.nodes.index(one.node), one.question[messages.ROUND]
+        order = sum(at < one.answered_at for at in arrivals[round_])
+        twins = np.mean([common[place][vector[place]] for place in range(_LOOKED_UP)])
+        rows[client, round_] = [client, order, twins, *_head(one), *_content(vector)]
+    return _view(seen, kind, rows)
+
+
+def _head(one):
+    times = [one.asked_at, one.fetched_at, one.answered_at, one.stored_at]
+    texts = [str(value) for value in one.metadata.values() if not isinstance(value, float)]
+    return [
+        *np.diff(times),
+        one.metadata["_created_at"] - one.fetched_at,
+        one.answered_at - one.metadata["_created_at"],
+        one.metadata["_ttl"],
+        sum(map(len, texts)),
+        len(one.sizes),
+        *sorted(one.sizes)[-3:],
+        one.wanted,
+        *one.traffic,
+        one.runtime,
+        zlib.crc32(repr([(key, type(value)) for key, value in one.answer.items()]).encode()),
+        sum(len(value) for value in one.answer.values() if isinstance(value, bytes)),
+    ]
+
+
+def _content(vector):
+    bits = vector.view("<u4") & 0x7FFFFF
+    steps = vector.astype(np.float64) / lattice_cell(NOISE_MULTIPLIER)
+    low = bits & -bits.astype(np.int64)
+    with np.errstate(divide="ignore"):
+        trailing = np.where(low > 0, np.log2(low), 23)
+    return [
+        np.sum(vector == 0),
+        np.sum(~np.isfinite(vector)),
+        np.mean(bits & 1),
+        np.mean(trailing),
+        np.mean(steps == np.round(steps)),
+        len(np.unique(vector)),
+        len(zlib.compress(vector.tobytes(), 1)),
+        np.mean(vector),
+        np.std(vector),
+        np.max(np.abs(vector)),
+        np.mean((vector / np.std(vector)) ** 4),
+    ]
+
+
+def _view(seen, kind, rows):
+    kept = [
+        (client, round_)
+        for client, round_ in sorted(rows)
+        # On a busy machine a client may miss a round, and then flips no coin.
+        if seen.kinds[client] == kind and round_ in seen.coins[client]
+    ]
+    return View(
+        rows=np.array([rows[key] for key in kept], dtype=np.float64),
+        rounds=np.array([round_ for _, round_ in kept]),
+        coins=np.array([seen.coins[client][round_] for client, round_ in kept]),
+    )
