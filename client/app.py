@@ -1,4 +1,4 @@
-"""The Flower ClientApp: three handlers around a :class:`client.participant.Participant`.
+"""The Flower ClientApp: three handlers around a `client.participant.Participant`.
 
 Works in the resident node, under a stock SuperNode and in Flower's simulation engine. The node's
 own configuration names the policy (``policy = PATH``); in a simulation the folder of policies comes
@@ -146,5 +146,10 @@ def gradient(message: Message, context: Context) -> Message:
     total = participant_of(context).gradient_sum(
         _terms(message), _whole(ask, messages.ROUND), ask[messages.WEIGHTS]
     )
-    answer = ConfigRecord({messages.SUM: messages.vector_to_bytes(total)})
+    answer = ConfigRecord(
+        {
+            messages.SUM: messages.vector_to_bytes(total),
+            messages.SALT: os.urandom(messages.SALT_BYTES),
+        }
+    )
     return Message(RecordDict({messages.ANSWER: answer}), reply_to=message)

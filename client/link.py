@@ -203,7 +203,11 @@ class Link:
             response = self._call(self._client.PullMessages, PullMessagesRequest(node=self._node))
         if not response.messages_list:
             return None
-        return message_from_proto(response.messages_list[0]), response.message_object_trees[0]
+        try:
+            message = message_from_proto(response.messages_list[0])
+            return message, response.message_object_trees[0]
+        except Exception as error:  # Flower's parsers raise what they like
+            raise UnreachableError("it sent a message that is malformed") from error
 
     def fetch(self, message: Message, tree: ObjectTree) -> RecordDict:
         """The content of a message that ``poll`` returned."""
@@ -292,13 +296,18 @@ class Link:
                 raise UnreachableError(f"its gateway says {status}") from error
             if status == 401:
                 raise ForgottenError(clock_trouble(error.response)) from error
+            if status == 413:
+                raise RefusedError(
+                    "its gateway takes no message as large as this model; its operator must start "
+                    "it anew for the present settings"
+                ) from error
             if status == 403:
                 raise LostMessageError("its run is over") from error
             known = FlowerError.from_json(error.response.text)
             if known and known.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
                 raise RefusedError(_NOT_ACTIVATED) from error
             raise RefusedError(known.message if known else f"HTTP status {status}") from error
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:  # also a body that cannot be decoded
             raise UnreachableError(transport_trouble(error)) from error
         except ValueError as error:
             raise UnreachableError("what answers there is not a SuperLink") from error

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Error, Message, RecordDict
@@ -48,7 +49,7 @@ def load_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """
     try:
         key = load_ssh_private_key(path.read_bytes(), password=None)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, NotImplementedError, UnsupportedAlgorithm) as error:
         raise ValueError(f"{path} is not an unprotected private key: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError(f"{path} is not an ECDSA key; make one with ssh-keygen -t ecdsa -b 384")

@@ -1,8 +1,8 @@
 """A data owner in an experiment: its policy, its ledger, its coin, its gradient.
 
 Knows nothing of Flower. Everything it says is either public or protected: a charge is on disk
-before a coin's outcome is returned, and in mode ``untrusted`` the work, the shape and the size of
-an answer do not depend on the coin.
+before a coin's outcome is returned, and in modes ``untrusted`` and ``covered`` the work, the shape
+and the size of an answer do not depend on the coin.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from accounting import ledger_stops
 from accounting.ledger import BudgetExceededError, Ledger
 from accounting.ledger_file import LedgerError
 from client.data import LocalData, load_local_data
@@ -55,6 +56,9 @@ class Participant:
         ledger: The data set's ledger.
         data: The owner's samples.
         randomness: Where samples and noise come from (coins come from the ledger).
+
+    Attributes:
+        current: The terms of the experiment that was last heard of and agreed to.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Participant:
     ) -> None:
         self.policy = policy
         self.ledger = ledger
+        self.current: Terms | None = None
         self._data = data
         self._randomness = randomness
         self._working = threading.Lock()
@@ -86,6 +91,11 @@ class Participant:
             randomness = SeededRandom(policy.insecure_seed)
         data = load_local_data(policy)
         ledger = Ledger.open(policy.ledger, data_set=policy.data_set, coins=randomness)
+        stops = ledger_stops.read_stops(policy.ledger)
+        for experiment in stops.left:
+            ledger.release(experiment)  # in case that leaving was cut short
+        if stops.paused_since:
+            logger.warning("PAUSED since %s: no coin is flipped.", stops.paused_since)
         return cls(policy, ledger, data, randomness)
 
     def enrol(self, terms: Terms) -> int:
@@ -95,6 +105,7 @@ class Participant:
             RefusedError: With what may be told to the server.
         """
         self.policy.require(terms)
+        self._require_going(terms)
         with self._working:
             try:
                 self._model_of(terms)
@@ -104,6 +115,7 @@ class Participant:
             self._commit(terms)
         else:
             logger.warning("NO PRIVACY: mode none protects nothing and charges nothing.")
+        self.current = terms
         logger.info("Enrolled in %s: %s", terms.ledger_key, terms.to_json())
         return self.policy.declared_size
 
@@ -111,7 +123,7 @@ class Participant:
         """Return the coins of the rounds, each charged on disk first and flipped once only.
 
         Raises:
-            RefusedError: The terms are not those of the policy.
+            RefusedError: The terms are not those of the policy, or the owner stopped it.
             LedgerError: Not enrolled, or the charge could not be made durable.
             UnansweredError: Rounds outside of the experiment, or coins that nobody may see.
         """
@@ -129,7 +141,7 @@ class Participant:
             content: The model's weights as they travel.
 
         Raises:
-            RefusedError: The terms are not those of the policy.
+            RefusedError: The terms are not those of the policy, or the owner stopped it.
             LedgerError: Not enrolled, or the charge could not be made durable.
             UnansweredError: The coin said no (in a mode that lets it show), the round was answered
                 before, or the model cannot be used.
@@ -153,6 +165,37 @@ class Participant:
                 noise = self._randomness.normal(total.size, terms.noise_std)
                 total = add_noise(total, noise, terms.noise_std)
             return total
+
+    def pause(self) -> None:
+        """Flip no coin and answer nothing from now on, also after a restart.
+
+        Rounds whose coins a server knows already stay charged and go unanswered.
+        """
+        ledger_stops.pause(self.policy.ledger)
+        logger.warning("PAUSED by the owner: no coin is flipped.")
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        ledger_stops.resume(self.policy.ledger)
+        logger.warning("Resumed by the owner.")
+
+    def leave(self, experiment: str) -> None:
+        """Leave an experiment for good, and give back the rounds it committed but never played."""
+        ledger_stops.leave(self.policy.ledger, experiment)
+        self.ledger.release(experiment)
+        logger.warning("Left %s by the owner's wish.", experiment)
+
+    def _require_going(self, terms: Terms) -> None:
+        """Refuse what the owner stopped.
+
+        In a private mode the ledger looks again, in the transaction that flips the coin.
+        """
+        stops = ledger_stops.read_stops(self.policy.ledger)
+        if terms.ledger_key in stops.left:
+            since = stops.left[terms.ledger_key]
+            raise RefusedError(Refusal.LEFT, f"the owner left {terms.ledger_key} at {since}")
+        if stops.paused_since:
+            raise RefusedError(Refusal.PAUSED, f"the owner paused at {stops.paused_since}")
 
     def _commit(self, terms: Terms) -> None:
         """Reserve the planned rounds in the ledger, or refuse."""
@@ -196,10 +239,14 @@ class Participant:
     def _coins(self, terms: Terms, rounds: Sequence[int]) -> list[bool]:
         if not all(1 <= round_ <= terms.rounds for round_ in rounds):
             raise UnansweredError(f"rounds {rounds} are not all in 1 to {terms.rounds}")
+        self._require_going(terms)
         if terms.mode.is_private:
             self._require_agreement(terms)
-            return self.ledger.charge_all(terms.ledger_key, rounds)
-        return [self._public_coin(terms, round_) for round_ in rounds]
+            coins = self.ledger.charge_all(terms.ledger_key, rounds)
+        else:
+            coins = [self._public_coin(terms, round_) for round_ in rounds]
+        self.current = terms
+        return coins
 
     def _public_coin(self, terms: Terms, round_: int) -> bool:
         """Without privacy nothing is charged, but a coin is still flipped once only."""
@@ -226,10 +273,10 @@ class Participant:
         try:
             total: Vector = clipped_gradient_sum(model, inputs, targets, terms.clip_norm).numpy()
         except Exception:
-            if not terms.mode.client_adds_noise:
+            if not (terms.mode.client_adds_noise or terms.mode.answers_always):
                 raise
             # An error would tell, without noise, that something is peculiar about the sample.
-            logger.exception("The gradient failed; this round sends noise only.")
+            logger.exception("The gradient failed; this round counts as if no sample was drawn.")
             total = np.zeros_like(weights)
         return total
 

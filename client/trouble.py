@@ -16,7 +16,7 @@ _OTHER_ADDRESS = (62, 64)
 _CLOCK_SECONDS = 4.0
 
 
-def transport_trouble(error: httpx.TransportError) -> str:
+def transport_trouble(error: httpx.RequestError) -> str:
     """Say why no connection came about."""
     cause: BaseException | None = error
     while cause is not None:

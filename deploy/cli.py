@@ -9,11 +9,14 @@ import typer
 
 from accounting.ledger_file import LedgerError
 from deploy import (
+    cli_audit,
     cli_compare,
+    cli_explain,
     cli_keys,
     cli_ledger,
     cli_machines,
     cli_paper,
+    cli_plan,
     cli_privacy,
     cli_run,
     cli_simulate,
@@ -37,15 +40,17 @@ for command in (
     cli_privacy.sigma,
     cli_privacy.rounds,
     cli_compare.compare,
-    cli_compare.plan,
-    cli_paper.paper,
+    cli_plan.plan,
+    cli_explain.explain,
     cli_run.run,
     cli_simulate.simulate,
+    cli_audit.audit,
     cli_machines.client,
     cli_machines.status,
     cli_machines.health,
 ):
     app.command()(command)
+app.add_typer(cli_paper.app, name="paper")
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_keys.app, name="keys")
 app.add_typer(cli_machines.server_app, name="server")

@@ -1,4 +1,4 @@
-"""Commands that put alternatives side by side: schemes, and splits of a batch."""
+"""The command that puts schemes side by side."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from accounting.calibration import least_sigma, splits_for_batch
+from accounting.calibration import least_sigma
 from accounting.composition import delta_after, epsilon_after
 from accounting.realised import Realised
-from accounting.schemes import DEFAULT_SCHEME, SCHEMES, Certified, Scheme, scheme_class
+from accounting.schemes import SCHEMES, Certified, Scheme
 from accounting.tightness import (
     realised_delta_after,
     realised_epsilon_after,
     realised_sigma_after,
 )
-from deploy.cli_output import JsonFlag, number, print_json, print_table, warn_not_an_upper_bound
-from deploy.cli_privacy import D, Delta, Epsilon, P, Plot, Q, RoundCount, SchemeName
+from deploy.cli_output import JsonFlag, number, print_json, print_table
+from deploy.cli_privacy import D, P, Plot, Q, RoundCount
 from experiments.curves import draw_schemes_over_epsilon, draw_schemes_over_sigma
 
 
@@ -98,51 +98,3 @@ def _deltas(setting: dict[str, Any], rounds: int, sigma: float, epsilon: float) 
     values = {name: delta_after([(each, rounds)], epsilon) for name, each in terms.items()}
     realised = realised_delta_after(terms[Certified.name], rounds, epsilon)
     return {**values, Realised.name: realised}
-
-
-def plan(
-    batch: Annotated[float, typer.Option("--batch", help="Mean number of samples in a round.")],
-    clients: Annotated[int, typer.Option("--clients", help="Number of clients.")],
-    d: Annotated[int, typer.Option("-d", help="Samples of each client.")],
-    epsilon: Epsilon,
-    delta: Delta,
-    rounds: RoundCount,
-    largest_p: Annotated[
-        float, typer.Option("--largest-p", help="How often a client can take part at most.")
-    ] = 1.0,
-    scheme: SchemeName = DEFAULT_SCHEME,
-    as_json: JsonFlag = False,
-) -> None:
-    """From a batch size to p, q and σ: the split that needs the least noise comes first."""
-    kind = scheme_class(scheme)
-    found = splits_for_batch(
-        kind,
-        batch_size=batch,
-        clients=clients,
-        d=d,
-        epsilon=epsilon,
-        delta=delta,
-        rounds=rounds,
-        largest_p=largest_p,
-    )
-    if not kind.is_upper_bound:
-        warn_not_an_upper_bound(kind.name)
-    best = found[0]
-    if as_json:
-        print_json(
-            {
-                **{"p": best.p, "q": best.q, "sigma": best.sigma, "epsilon": best.epsilon},
-                **{"delta": delta, "rounds": rounds, "scheme": scheme, "d": d},
-                **{"batch": batch, "clients": clients, "largest_p": largest_p},
-                "splits": [vars(split) for split in found],
-            }
-        )
-        return
-    print_table(
-        f"Mean batch {batch:g} from {clients:,} clients of {d:,} ({kind.title})",
-        ["p", "q", "σ", "ε", "clients a round", "noise / batch"],
-        [
-            [split.p, split.q, split.sigma, split.epsilon, split.p * clients, split.sigma / batch]
-            for split in found
-        ],
-    )

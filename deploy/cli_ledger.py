@@ -1,16 +1,20 @@
-"""Commands that start a data set's ledger and look at it. None of them charges it."""
+"""Commands that start a data set's ledger, look at it and tidy it. None of them charges it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from accounting import validation
 from accounting.ledger import Ledger
-from accounting.ledger_entries import terms_to_json
+from accounting.ledger_entries import Tally, terms_to_json
+from accounting.ledger_file import LedgerError
 from deploy.cli_output import JsonFlag, number, print_json, print_table, say
+from protocol.policy import load_policy
 
 app = typer.Typer(no_args_is_help=True, help="Start or look at a data set's privacy ledger.")
 
@@ -118,3 +122,63 @@ def export(
         typer.echo(text, nl=False)
     else:
         out.write_text(text)
+
+
+@app.command()
+def release(
+    path: LedgerPath,
+    experiment: Annotated[str, typer.Argument(help="The experiment, or how its name begins.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Give back the rounds that an experiment committed and never played; spent stays spent.
+
+    For experiments that will not go on. One that asks again may commit anew; to refuse it for good,
+    leave it on the owner's page.
+    """
+    with Ledger.open(path) as ledger:
+        tally = _named(ledger.tallies(), experiment)
+        ledger.release(tally.experiment)
+    given_back = tally.committed - tally.charged
+    if as_json:
+        print_json({"experiment": tally.experiment, "released_rounds": given_back})
+    else:
+        say(f"{tally.experiment}: {given_back} rounds given back, {tally.charged} stay charged.")
+
+
+def _named(tallies: Sequence[Tally], name: str) -> Tally:
+    exact = [tally for tally in tallies if tally.experiment == name]
+    found = exact or [tally for tally in tallies if tally.experiment.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(tally.experiment for tally in found or tallies) or "none"
+    what = "More than one experiment begins" if found else "No experiment begins"
+    raise ValueError(f"{what} with {name!r}; the ledger has: {known}.")
+
+
+@app.command()
+def page(
+    path: LedgerPath,
+    port: Annotated[int, typer.Option(help="Port on this machine; 0 for any that is free.")] = 0,
+    policy: Annotated[
+        Path | None, typer.Option(help="The owner's policy, for the budget and its δ.")
+    ] = None,
+    delta: Annotated[
+        float, typer.Option("--delta", help="δ at which to state ε, without a policy.")
+    ] = 1e-5,
+) -> None:
+    """Show the ledger as a web page on this machine until Ctrl-C; it only looks."""
+    from client.page.book import Reader
+    from client.page.server import PageServer
+    from client.page.view import Subject
+    from deploy.signals import stop_on_signals
+
+    if not path.is_file():
+        raise LedgerError(f"There is no ledger at {path}.")
+    validation.require_delta(delta)
+    rules = None if policy is None else load_policy(policy)
+    if rules is not None:
+        delta = rules.budget.delta
+    subject = Subject(reader=Reader(path=path), delta=delta, policy=rules)
+    with stop_on_signals() as stop, PageServer(f"127.0.0.1:{port}", subject) as server:
+        say(server.notice)
+        stop.wait()

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import ipaddress
+import contextlib
 import logging
 import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client.page.access import is_loopback, parse_address
 from deploy.cli_output import JsonFlag, complain, number, print_json, print_table, say
 from deploy.errors import DeploymentError
 from deploy.logs import LogFormat, LogFormatOption, start_logging
 from deploy.signals import stop_on_signals
 from protocol.policy import Policy, load_policy
+
+if TYPE_CHECKING:  # these take torch and the web server along
+    from client.node import ResidentNode
+    from client.page.server import PageServer
+    from client.participant import Participant
 
 server_app = typer.Typer(no_args_is_help=True, help="Run a server and choose who may join it.")
 
@@ -46,10 +52,15 @@ def client(
     log_format: LogFormatOption = LogFormat.TEXT,
     health_port: HealthPort = None,
     drain_seconds: DrainSeconds = 20.0,
+    page: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the owner's page, as in 127.0.0.1:8600.")
+    ] = None,
 ) -> None:
     """Join a federation as a data owner and stay until Ctrl-C or SIGTERM."""
     start_logging(log_format)
     _require_address(superlink, insecure=insecure)
+    if page is not None:
+        parse_address(page)
     authority = None if root_certificates is None else _authority(root_certificates)
     if private_key is not None:
         from deploy.key_files import require_private
@@ -65,8 +76,8 @@ def client(
 
     torch.set_num_threads(1)
     key = None if private_key is None else load_private_key(private_key)
-    _open_participant(policy)
-    with stop_on_signals() as stop:
+    participant = _open_participant(policy)
+    with stop_on_signals() as stop, contextlib.ExitStack() as stack:
         node = ResidentNode(
             superlink,
             app,
@@ -78,26 +89,42 @@ def client(
             runtime=0.0,
             drain_seconds=drain_seconds,
         )
-        with HealthServer(health_port, lambda: node.joined):
-            node.run()
+        if page is not None:
+            stack.enter_context(_owners_page(page, participant, superlink, node))
+        stack.enter_context(HealthServer(health_port, lambda: node.joined))
+        node.run()
+
+
+def _owners_page(
+    address: str, participant: Participant, superlink: str, node: ResidentNode
+) -> PageServer:
+    from client.page.book import Reader
+    from client.page.server import PageServer
+    from client.page.view import Subject
+
+    policy = participant.policy
+    subject = Subject(
+        reader=Reader(path=policy.ledger),
+        delta=policy.budget.delta,
+        policy=policy,
+        participant=participant,
+        server=superlink,
+        joined=lambda: node.joined,
+    )
+    server = PageServer(address, subject)
+    say(server.notice)
+    return server
 
 
 def _require_address(address: str, *, insecure: bool) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
         raise ValueError(f"superlink = {address!r} must be host:port, as in fl.example.org:8443.")
-    if insecure and not _is_loopback(host.strip("[]")):
+    if insecure and not is_loopback(host.strip("[]")):
         raise ValueError(
             f"--insecure sends everything unprotected, so it is for this machine only, not for "
             f"{host}; use --root-certificates and --private-key."
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _authority(path: Path) -> bytes:
@@ -122,13 +149,13 @@ def _require_writable(policy: Policy) -> None:
             )
 
 
-def _open_participant(policy: Path) -> None:
+def _open_participant(policy: Path) -> Participant:
     """Open policy, data and ledger now, so that what is wrong shows before anybody asks."""
     from flwr.app import Context, RecordDict
 
     from client.app import participant_of
 
-    participant_of(
+    return participant_of(
         Context(
             run_id=0,
             node_id=0,
@@ -159,6 +186,9 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the checkpoint, if there is one.")
     ] = False,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Stay up once the run is complete, until told to stop.")
+    ] = False,
     log_format: LogFormatOption = LogFormat.TEXT,
     health_port: HealthPort = None,
     metrics_port: Annotated[
@@ -172,7 +202,7 @@ def run(
 
     start_logging(log_format)
     guarded = gateway and keys is not None
-    if guarded and not _is_loopback(host):
+    if guarded and not is_loopback(host):
         raise ValueError(f"host = {host} would pass the gateway by; give it with --no-gateway.")
     plan = ServerPlan(
         settings=settings,
@@ -186,6 +216,7 @@ def run(
         metrics_host=metrics_host,
         metrics_port=metrics_port,
         drain_seconds=drain_seconds,
+        stay=stay,
     )
     with stop_on_signals() as stop:
         outcome = serve(plan, stop)
@@ -194,7 +225,10 @@ def run(
 
 @server_app.command()
 def allow(key: PublicKey, folder: Folder = _DEFAULT_FOLDER) -> None:
-    """Let a node join; a running server applies it within a second."""
+    """Let a node join; a running server applies it within a second.
+
+    One that was revoked since the server started has to wait until the round is over.
+    """
     from deploy.registry import FOLDER, Registry
 
     say(Registry(folder / FOLDER).allow(key))

@@ -34,13 +34,8 @@ Sigma = Annotated[float, typer.Option("--sigma", help="Noise multiplier (noise /
 Epsilon = Annotated[float, typer.Option("--epsilon", help="Privacy loss ε, at least 0.")]
 Delta = Annotated[float, typer.Option("--delta", help="δ, strictly between 0 and 1.")]
 RoundCount = Annotated[int, typer.Option("--rounds", help="Number of rounds.")]
-SchemeName = Annotated[
-    str,
-    typer.Option(
-        "--scheme",
-        help="; ".join(f"{name}: {scheme.title}" for name, scheme in SCHEMES.items()) + ".",
-    ),
-]
+SCHEME_HELP = "; ".join(f"{name}: {scheme.title}" for name, scheme in SCHEMES.items()) + "."
+SchemeName = Annotated[str, typer.Option("--scheme", help=SCHEME_HELP)]
 Plot = Annotated[
     Path | None,
     typer.Option(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deploy.cli_output import JsonFlag, console, number, print_json, print_table, warn
+from deploy.cli_output import JsonFlag, console, number, print_json, print_table, say, warn
 from deploy.signals import stop_on_signals
 from protocol.terms import Mode, parse_mode
 
@@ -58,6 +58,9 @@ def run(
     ] = None,
     processes: Annotated[bool, typer.Option(help="Every client a process of its own.")] = False,
     stock_nodes: Annotated[bool, typer.Option(help="Clients as stock Flower SuperNodes.")] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Clients played by Flower's simulation engine.")
+    ] = False,
     seed: Annotated[
         int | None, typer.Option(help="Seed everything. INSECURE: for tests only.")
     ] = None,
@@ -67,13 +70,18 @@ def run(
     from deploy.cluster import Plan, prepare
     from deploy.live_view import LiveView
     from deploy.local_run import collect_results, reopen, run_cluster
-    from deploy.nodes import NodeKind
+    from deploy.nodes import NodeKind, require_ray
+    from deploy.report_run import report_local_run
 
     chosen = parse_mode(mode)
     if chosen is Mode.NONE and not no_privacy and resume is None:
         raise ValueError("Mode none protects nothing; say --no-privacy to run it all the same.")
-    if processes and stock_nodes:
-        raise ValueError("Choose one of --processes and --stock-nodes.")
+    kinds = {NodeKind.PROCESSES: processes, NodeKind.STOCK: stock_nodes, NodeKind.SIMULATED: ray}
+    wanted = [kind for kind, asked in kinds.items() if asked] or [NodeKind.THREADS]
+    if len(wanted) > 1:
+        raise ValueError("Choose one of --processes, --stock-nodes and --ray.")
+    if ray:
+        require_ray()
     started = time.monotonic()
     if resume is not None:
         cluster = reopen(resume)
@@ -98,17 +106,18 @@ def run(
             evaluate_every=evaluate_every,
             poll_seconds=poll_seconds,
             insecure_seed=seed,
+            waits_for_all=ray,
         )
         cluster = prepare(plan, out)
     _announce(cluster.terms.mode, insecure=cluster.insecure)
-    kind = NodeKind.PROCESSES if processes else NodeKind.STOCK if stock_nodes else NodeKind.THREADS
     with stop_on_signals() as stop:
         try:
             with LiveView(cluster, console, quiet=as_json) as view:
-                run_cluster(cluster, kind=kind, port=port, stop=stop, progress=view.update)
+                run_cluster(cluster, kind=wanted[0], port=port, stop=stop, progress=view.update)
         finally:
             results = collect_results(cluster, started)
         interrupted = stop.is_set()
+        results["report"] = str(report_local_run(cluster))
     if as_json:
         print_json(results)
     else:
@@ -152,4 +161,5 @@ def _print_results(results: dict[str, Any]) -> None:
         console.print("INSECURE: this run was seeded; it protects nothing.", style="red")
     if not results["private"]:
         console.print("NO PRIVACY: this run protects nothing.", style="red")
-    console.print(f"Results, model, ledgers and policies: {results['out']}", highlight=False)
+    say(f"Results, model, ledgers and policies: {results['out']}")
+    say(f"Report: {results['report']}")

@@ -11,18 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-import torch
 
 from accounting.calibration import least_sigma
 from accounting.composition import epsilon_after
 from accounting.ledger import Ledger
 from learning import (
-    Dataset,
-    build_model,
-    clipped_gradient_sum,
     load_data,
+    model_for,
     partition,
-    to_tensor,
 )
 from protocol.policy import Share
 from protocol.terms import Mode, Terms
@@ -30,6 +26,7 @@ from server.settings import Settings, save_settings
 
 # A client's budget is what the plan costs, with room for the last digit only.
 _ROOM = 1 + 1e-9
+_LONG_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +53,8 @@ class Plan:
         evaluate_every: Rounds between two evaluations.
         poll_seconds: Pause of the server between two looks for replies.
         insecure_seed: Seeds everything; for tests only.
+        waits_for_all: Whether a round waits for every client, however slow. For clients that are
+            never away, such as those of Flower's simulation engine, which plays them in turns.
     """
 
     clients: int
@@ -77,6 +76,7 @@ class Plan:
     evaluate_every: int
     poll_seconds: float = 0.05
     insecure_seed: int | None = None
+    waits_for_all: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +109,12 @@ class Cluster:
         return self.folder / "clients" / f"client-{index}.db"
 
 
+def fresh_name(kind: str) -> str:
+    """Return a name that nothing bears yet, of an experiment and of its folder in ``runs``."""
+    moment = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return f"{kind}-{moment}-{secrets.token_hex(3)}"
+
+
 def prepare(plan: Plan, folder: Path | None) -> Cluster:
     """Write everything that the federation needs into a new folder.
 
@@ -120,10 +126,9 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
         data, clients=plan.clients, how=plan.how, seed=plan.insecure_seed or 0, alpha=plan.alpha
     )
     sizes = [len(rows) for rows in shares]
-    moment = datetime.now().strftime("%Y%m%d-%H%M%S")
-    experiment = f"run-{moment}-{secrets.token_hex(3)}"
+    experiment = fresh_name("run")
     terms = _terms(plan, experiment, data.classes, data.train_inputs.shape[1:], max(sizes))
-    _try_model(terms, data)
+    model_for(terms.model, data)  # now, not in a round, shows what does not go together
     folder = folder or Path("runs") / experiment
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty; choose another folder, or --resume {folder}.")
@@ -141,10 +146,12 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
             terms=terms,
             state=cluster.server,
             test_data=where,
+            least_clients=plan.clients if plan.waits_for_all else 1,
             expected_clients=plan.clients,
             evaluate_every=plan.evaluate_every,
             poll_seconds=plan.poll_seconds,
-            patience_seconds=120.0,
+            patience_seconds=_LONG_SECONDS if plan.waits_for_all else 120.0,
+            reply_seconds=_LONG_SECONDS if plan.waits_for_all else 60.0,
             insecure_seed=plan.insecure_seed,
         ),
         cluster.settings,
@@ -152,19 +159,6 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     for index, size in enumerate(sizes):
         _write_client(cluster, plan, where, index, size)
     return cluster
-
-
-def _try_model(terms: Terms, data: Dataset) -> None:
-    """Show now, not in a round, that model and data do not go together."""
-    model = build_model(terms.model, classes=terms.classes)
-    row = to_tensor(data.train_inputs[:1])
-    try:
-        clipped_gradient_sum(model, row, torch.from_numpy(data.train_targets[:1]), 1.0)
-    except RuntimeError as error:
-        size = " x ".join(map(str, data.train_inputs.shape[1:]))
-        raise ValueError(
-            f"The model {terms.model!r} cannot take images of {size} pixels: {error}"
-        ) from None
 
 
 def _terms(

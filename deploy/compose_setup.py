@@ -26,6 +26,7 @@ import tomli_w
 from accounting.ledger import Ledger
 from deploy.cli_output import complain, say
 from deploy.errors import DeploymentError
+from deploy.gateway import LIMITS, largest_body, render_limit
 from deploy.key_files import write_file
 from deploy.keys import (
     CA_CERTIFICATE,
@@ -134,6 +135,9 @@ def set_up(options: Options, place: Place) -> list[str]:
     missing = [i for i in range(1, options.clients + 1) if not (place.data(i) / POLICY).exists()]
     if missing or not settings.exists():
         told += _make_federation(options, place, missing)
+    # Made anew each time: the owner of the settings may have chosen another model.
+    limit = render_limit(largest_body(load_settings(settings).terms))
+    write_file(place.secrets / "gateway" / LIMITS, f"{limit}\n".encode(), mode=0o644)
     return told
 
 
@@ -236,6 +240,7 @@ def _make_federation(options: Options, place: Place, missing: list[int]) -> list
                 state=SERVER_HOME / "run",
                 least_clients=min(2, options.clients),
                 patience_seconds=600.0,
+                reply_seconds=20.0,
             )
             draft = settings.with_suffix(".draft")
             save_settings(prepared, draft)

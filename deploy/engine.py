@@ -2,7 +2,7 @@
 
 Installs what is missing from Debian's packages, runs ``dockerd`` in a network namespace of its own
 (its uplink is slirp4netns, so the machine's own interfaces and firewall stay as they are) and makes
-the two base images without a registry: ``debian:bookworm-slim`` with debootstrap, and from it a
+the two base images without a registry: ``debian:bookworm-slim`` with mmdebstrap, and from it a
 stand-in for ``python:3.11-slim-bookworm`` (Debian's own Python 3.11). Everything ends with the
 ``with`` block; what is slow to make stays in the cache folder. Needs root.
 """
@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Self
 
@@ -29,10 +30,12 @@ _PROGRAMS = {
     "dockerd": "docker.io",
     "docker": "docker.io",
     "iptables": "iptables",
-    "debootstrap": "debootstrap",
+    "mmdebstrap": "mmdebstrap",
     "slirp4netns": "slirp4netns",
     "ip": "iproute2",
 }
+# What is lost in a crash is made anew; syncing every file takes most of the time.
+_HASTY = "force-unsafe-io"
 _MIRROR = "http://deb.debian.org/debian"
 _PLUGINS = ("docker-compose", "docker-buildx")
 # slirp4netns answers questions for names here, with what the machine itself would answer.
@@ -92,9 +95,13 @@ class Engine:
             self._cache.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self._cache / "lock")
             install_programs()
-            self._install_plugins()
-            self._start()
-            self._make_images()
+            # Each of these waits for the network most of the time.
+            with ThreadPoolExecutor() as pool:
+                debian = pool.submit(self._debian)
+                plugins = pool.submit(install_plugins, self._cache)
+                self._start()
+                plugins.result()
+                self._make_images(debian.result())
         except BaseException:
             self.close()
             raise
@@ -136,26 +143,6 @@ class Engine:
         self._lock.close()
         self._lock = None
 
-    def _install_plugins(self) -> None:
-        """Unpack compose and buildx from the next Debian: this one has neither."""
-        target = self._cache / "docker-config" / "cli-plugins"
-        if all((target / name).exists() for name in _PLUGINS):
-            return
-        target.mkdir(parents=True, exist_ok=True)
-        work = self._folder / "plugins"
-        (work / "lists" / "partial").mkdir(parents=True)
-        keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
-        source = work / "trixie.list"
-        source.write_text(f"deb [signed-by={keyring}] {_MIRROR} trixie main\n")
-        options = ["-o", f"Dir::Etc::SourceList={source}", "-o", "Dir::Etc::SourceParts=-"]
-        options += ["-o", f"Dir::State::Lists={work}/lists", "-o", "APT::Sandbox::User=root"]
-        _run(["apt-get", *options, "-qq", "update"])
-        _run(["apt-get", *options, "-qq", "download", *_PLUGINS], folder=work)
-        for package in work.glob("*.deb"):
-            _run(["dpkg", "-x", str(package), str(work / "root")])
-        for name in _PLUGINS:
-            shutil.copy(next((work / "root").rglob(f"cli-plugins/{name}")), target / name)
-
     def _start(self) -> None:
         _run(["ip", "netns", "add", self._namespace])
         _run([*self.inside, "ip", "link", "set", "lo", "up"])
@@ -185,9 +172,9 @@ class Engine:
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
             )
 
-    def _make_images(self) -> None:
+    def _make_images(self, debian: Path) -> None:
         if not self.docker("images", "--quiet", DEBIAN_IMAGE):
-            self.docker("import", "-", DEBIAN_IMAGE, stdin=self._debian())
+            self.docker("import", "-", DEBIAN_IMAGE, stdin=debian)
         context = self._folder / "stand-in"
         context.mkdir()
         (context / "wheels").mkdir()
@@ -203,15 +190,10 @@ class Engine:
         """Return the archive of a smallest Debian, made when it is not in the cache."""
         archive = self._cache / "bookworm.tar"
         if not archive.exists():
-            root = self._folder / "root"
-            _run(["debootstrap", "--variant=minbase", "bookworm", str(root), _MIRROR])
-            for waste in ("var/cache/apt/archives", "var/lib/apt/lists"):
-                shutil.rmtree(root / waste)
-                (root / waste / "partial").mkdir(parents=True)
-            draft = archive.with_suffix(".draft")
-            _run(["tar", "-C", str(root), "-cf", str(draft), "."])
+            draft = self._cache / "draft.tar"
+            options = ["--quiet", "--variant=minbase", f"--dpkgopt={_HASTY}"]
+            _run(["mmdebstrap", *options, "bookworm", str(draft), _MIRROR], timeout=1200)
             draft.replace(archive)
-            shutil.rmtree(root)
         return archive
 
 
@@ -236,7 +218,49 @@ def install_programs() -> None:
     missing = sorted({package for name, package in _PROGRAMS.items() if shutil.which(name) is None})
     if missing:
         _run(["apt-get", "-qq", "update"])
-        _run(["apt-get", "-qq", "-y", "--no-install-recommends", "install", *missing])
+        hasty = ["-o", f"Dpkg::Options::=--{_HASTY}"]
+        _run(["apt-get", "-qq", "-y", *hasty, "--no-install-recommends", "install", *missing])
+
+
+def install_plugins(cache: Path) -> Path:
+    """Unpack compose and buildx from the next Debian: this one has neither. Needs no root.
+
+    Returns:
+        The folder to name in ``DOCKER_CONFIG``.
+
+    Raises:
+        EngineError: The packages cannot be had.
+    """
+    config = cache / "docker-config"
+    target = config / "cli-plugins"
+    if all((target / name).exists() for name in _PLUGINS):
+        return config
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="coinflower-plugins-") as name:
+        work = Path(name)
+        for part in ("lists", "cache/archives"):
+            (work / part / "partial").mkdir(parents=True)
+        keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+        source = work / "trixie.list"
+        source.write_text(f"deb [signed-by={keyring}] {_MIRROR} trixie main\n")
+        options = {
+            "Dir::Etc::SourceList": source,
+            "Dir::Etc::SourceParts": "-",
+            "Dir::State::Lists": work / "lists",
+            "Dir::Cache": work / "cache",
+            "APT::Sandbox::User": "root",
+            "Acquire::Languages": "none",
+        }
+        apt = ["apt-get", "-qq", *(f"--option={key}={value}" for key, value in options.items())]
+        _run([*apt, "update"])
+        _run([*apt, "download", *_PLUGINS], folder=work)
+        for package in work.glob("*.deb"):
+            _run(["dpkg", "-x", str(package), str(work / "root")])
+        for plugin in _PLUGINS:
+            draft = target / f".{plugin}"
+            shutil.copy(next((work / "root").rglob(f"cli-plugins/{plugin}")), draft)
+            draft.replace(target / plugin)
+    return config
 
 
 def _run(

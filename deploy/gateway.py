@@ -15,7 +15,14 @@ import ipaddress
 import re
 from pathlib import Path, PurePosixPath
 
+from protocol.terms import Terms
+
 CONTAINER_PORT = 8443
+LIMITS = "limits.conf"
+"""File in the container gateway's secret that holds its largest body, made for the run's model."""
+
+_BYTES_A_PARAMETER = 4
+_LEAST_BODY = 1 << 20
 
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
@@ -54,8 +61,8 @@ http {{
     default_type text/plain;
     types {{ }}
 
-    # Flower cuts arrays into chunks of 5 MiB; a message's own frame adds little to that.
-    client_max_body_size 8m;
+    # A client's answer is one body as large as the model.
+    {body_limit}
     client_body_buffer_size 256k;
     client_header_buffer_size 1k;
     large_client_header_buffers 4 8k;
@@ -165,6 +172,7 @@ def render_config(
     runtime_folder: Path,
     upstream_name: str | None = None,
     resolver: str | None = None,
+    largest_body: int | None = None,
     access_log: Path = Path("/dev/stdout"),
 ) -> str:
     """Return a complete ``nginx.conf`` for an nginx in the foreground, run by any user.
@@ -184,6 +192,8 @@ def render_config(
             nginx does not look at IP addresses in certificates.
         resolver: Address of a name server to look the host of ``upstream`` up with while running;
             None looks it up once, at the start, and keeps connections to it open.
+        largest_body: Bytes of the largest request that passes (see ``largest_body``); None includes
+            the file ``limits.conf`` beside the certificate, which says so.
         access_log: Where requests are logged.
 
     Raises:
@@ -210,7 +220,33 @@ def render_config(
         target=target,
         upstream_block=block,
         proxy_tls=proxy_tls,
+        body_limit=f'include "{_path("certificate", certificate.with_name(LIMITS))}";'
+        if largest_body is None
+        else render_limit(largest_body),
     )
+
+
+def largest_body(terms: Terms) -> int:
+    """Return how many bytes the largest message of a run has: a sum of the model's size.
+
+    Raises:
+        ValueError: The terms' model is unknown.
+    """
+    from learning import build_model, count_parameters
+
+    model = build_model(terms.model, classes=terms.classes)
+    return _BYTES_A_PARAMETER * count_parameters(model) + _LEAST_BODY
+
+
+def render_limit(largest_body: int) -> str:
+    """Return the directive that limits bodies to that many bytes.
+
+    Raises:
+        ValueError: The limit would be none.
+    """
+    if largest_body < 1:
+        raise ValueError(f"largest_body = {largest_body} must be at least 1: to nginx 0 is no end.")
+    return f"client_max_body_size {largest_body};"
 
 
 def render_container_config() -> str:

@@ -70,7 +70,9 @@ def listen_address(listen: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def gateway(folder: Path, *, listen: str, tls: TlsFiles, upstream: str) -> Iterator[Gateway]:
+def gateway(
+    folder: Path, *, listen: str, tls: TlsFiles, upstream: str, largest_body: int
+) -> Iterator[Gateway]:
     """Run a gateway as long as the block lasts.
 
     Args:
@@ -78,6 +80,7 @@ def gateway(folder: Path, *, listen: str, tls: TlsFiles, upstream: str) -> Itera
         listen: ``host:port`` that nodes connect to.
         tls: What it shows to nodes, and what the SuperLink shows to it.
         upstream: ``host:port`` of the SuperLink, on loopback.
+        largest_body: Bytes of the largest request that passes.
 
     Raises:
         DeploymentError: nginx is not installed, the port is in use, or it does not start.
@@ -98,6 +101,7 @@ def gateway(folder: Path, *, listen: str, tls: TlsFiles, upstream: str) -> Itera
                 upstream_ca=tls.ca,
                 runtime_folder=runtime,
                 upstream_name="localhost",
+                largest_body=largest_body,
             )
         )
         with log_file.open("ab") as log:

@@ -1,7 +1,12 @@
-"""The standard gRPC health protocol on a local port, and a look at it from outside."""
+"""The standard gRPC health protocol on a local port, and a look at it from outside.
+
+``python -m deploy.health PORT`` is ``coinflower health PORT`` at a quarter of the cost, for checks
+that are made every few seconds.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -84,3 +89,9 @@ def ask_health(port: int) -> str:
         except grpc.RpcError as error:
             return f"no answer on port {port} ({error.code().name.lower()})"
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+
+
+if __name__ == "__main__":
+    told = ask_health(int(sys.argv[1]))
+    print(told)
+    sys.exit(told != "SERVING")

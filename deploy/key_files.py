@@ -38,7 +38,7 @@ def load_public_key(path: Path) -> ec.EllipticCurvePublicKey:
         raise ValueError(f"{path} is a private key, which must stay where it is; take the .pub.")
     try:
         key = serialization.load_ssh_public_key(content)
-    except (ValueError, UnsupportedAlgorithm):
+    except (ValueError, NotImplementedError, UnsupportedAlgorithm):
         raise ValueError(f"{path} is not a public key in OpenSSH's format.") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError(f"{path} is not an ECDSA key; make one with: coinflower keys client")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting.ledger import Ledger
+from client.app import SIMULATED_POLICIES
 from deploy.cluster import Cluster
 from deploy.errors import DeploymentError
 from deploy.nodes import NodeKind, local_nodes
@@ -76,7 +77,7 @@ def run_cluster(
         config={"settings": str(cluster.settings)},
     )
     with (
-        Superlink(cluster.folder / "superlink", port=port) as superlink,
+        _superlink(cluster, kind, port) as superlink,
         local_nodes(kind, superlink.address, cluster.policies, cluster.folder / "logs"),
     ):
         run_id = superlink.start_run(app)
@@ -98,6 +99,17 @@ def run_cluster(
                     f"coinflower run --resume {cluster.folder}"
                 )
         superlink.stop_run(run_id)
+
+
+def _superlink(cluster: Cluster, kind: NodeKind, port: int | None) -> Superlink:
+    folder = cluster.folder / "superlink"
+    if kind is not NodeKind.SIMULATED:
+        return Superlink(folder, port=port)
+    # Simulated nodes have no configuration of their own: they find their policies by number.
+    environment = {SIMULATED_POLICIES: str(cluster.folder / "clients")}
+    return Superlink(
+        folder, port=port, simulated_nodes=len(cluster.policies), environment=environment
+    )
 
 
 def is_alive(pid: int) -> bool:

@@ -1,8 +1,9 @@
-"""The clients of a local federation: threads, processes of their own, or stock SuperNodes."""
+"""The clients of a local federation: threads, processes, stock SuperNodes, or simulated nodes."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import subprocess
@@ -22,6 +23,17 @@ class NodeKind(StrEnum):
     THREADS = "threads"
     PROCESSES = "processes"
     STOCK = "stock"
+    SIMULATED = "simulated"
+    """By Flower's simulation engine (Ray) inside of the SuperLink; there is no node to start."""
+
+
+def require_ray() -> None:
+    """Refuse simulated nodes where Flower's simulation engine is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise ValueError(
+            "Flower's simulation engine needs Ray; install it with "
+            "pip install 'coinflower[simulation]'."
+        )
 
 
 @contextlib.contextmanager
@@ -31,12 +43,15 @@ def local_nodes(
     """Run one node for every policy as long as the block lasts; all of them end with it.
 
     Args:
-        kind: Threads of this process, processes of our own, or stock SuperNodes.
+        kind: Threads of this process, processes of our own, stock SuperNodes, or none at all.
         address: The SuperLink on this machine.
         policies: One policy a node.
         folder: For the nodes' logs.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if kind is NodeKind.SIMULATED:
+        yield
+        return
     if kind is NodeKind.THREADS:
         with _threads(address, policies, folder):
             yield

@@ -81,12 +81,16 @@ class Doorkeeper:
     Args:
         superlink: A running SuperLink that authenticates nodes.
         registry: Who may join.
+
+    Attributes:
+        shut_out: Names of nodes that are allowed, but were revoked earlier in this SuperLink's
+            life: it never takes a key back that it has unregistered, so it must be started anew.
     """
 
     def __init__(self, superlink: Superlink, registry: Registry) -> None:
         self._superlink = superlink
         self._registry = registry
-        self._told: set[bytes] = set()
+        self.shut_out: list[str] = []
 
     def apply(self) -> dict[str, bool]:
         """Register who is new, unregister who is gone; returns who is online, by name.
@@ -105,14 +109,11 @@ class Doorkeeper:
         for key, name in wanted.items():
             if key not in known:
                 self._register(key, name)
-            elif known[key].status == _UNREGISTERED and key not in self._told:
-                # The SuperLink never takes a key back that it has unregistered.
-                self._told.add(key)
-                logger.warning(
-                    "Node %s can only join after a restart of the server: its key had been "
-                    "revoked since the start.",
-                    name,
-                )
+        self.shut_out = [
+            name
+            for key, name in wanted.items()
+            if key in known and known[key].status == _UNREGISTERED
+        ]
         return {
             name: key in known and known[key].status == "online" for key, name in wanted.items()
         }

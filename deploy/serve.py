@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from deploy.errors import DeploymentError
+from deploy.gateway import largest_body
 from deploy.gateway_process import Gateway, find_nginx, gateway, listen_address
 from deploy.health import HealthServer
 from deploy.keys import (
@@ -21,19 +21,14 @@ from deploy.keys import (
     SOON,
     require_server_files,
 )
-from deploy.local_run import RunFailedError, is_alive
 from deploy.prometheus import metrics_server
-from deploy.registry import FOLDER, Doorkeeper, Registry
-from deploy.run_app import write_app
-from deploy.standing import SETTINGS, Board
+from deploy.standing import SETTINGS
 from deploy.superlink import LOOPBACK, Superlink, TlsFiles
-from server.journal import STATUS, ask_to_stop, read_metrics, read_status
+from deploy.watch import Watch
+from server.journal import STATUS
 from server.settings import Settings, load_settings, save_settings
 
 logger = logging.getLogger("coinflower.server")
-
-_LOOK_SECONDS = 0.5
-_STUCK_SECONDS = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +47,7 @@ class ServerPlan:
         metrics_host: Interface of the metrics.
         metrics_port: Their port; None has none.
         drain_seconds: How long a round may go on when the server is told to stop.
+        stay: Keep the SuperLink up once the run is complete, until told to stop.
     """
 
     settings: Path
@@ -65,6 +61,7 @@ class ServerPlan:
     metrics_host: str = LOOPBACK
     metrics_port: int | None = None
     drain_seconds: float = 10.0
+    stay: bool = False
 
     def __post_init__(self) -> None:
         """Check what can be checked without starting anything."""
@@ -89,10 +86,19 @@ def serve(plan: ServerPlan, stop: threading.Event) -> str:
     tls = None if plan.keys is None else _tls_files(plan.keys)
     folder = plan.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    while (outcome := _serve_once(plan, settings, folder, tls, stop)) is None:
+        settings = replace(settings, resume=True)
+    return outcome
+
+
+def _serve_once(
+    plan: ServerPlan, settings: Settings, folder: Path, tls: TlsFiles | None, stop: threading.Event
+) -> str | None:
+    """Serve with one SuperLink; returns None if the run is to go on with another."""
     save_settings(settings, folder / SETTINGS)
     (settings.state / STATUS).unlink(missing_ok=True)  # speaks of the process before
-    with _superlink(plan, folder, tls) as (superlink, door, address):
-        watch = _Watch(settings, folder, superlink, door, address)
+    with _superlink(plan, settings, folder, tls) as (superlink, door, address):
+        watch = Watch(settings, folder, superlink, door, address, stay=plan.stay)
         metrics = metrics_server(settings, folder, host=plan.metrics_host, port=plan.metrics_port)
         with metrics, HealthServer(plan.health_port, watch.is_well):
             try:
@@ -119,7 +125,7 @@ def _tls_files(keys: Path) -> TlsFiles:
 
 @contextlib.contextmanager
 def _superlink(
-    plan: ServerPlan, folder: Path, tls: TlsFiles | None
+    plan: ServerPlan, settings: Settings, folder: Path, tls: TlsFiles | None
 ) -> Iterator[tuple[Superlink, Gateway | None, str]]:
     """Run the SuperLink, and the gateway before it if there is to be one."""
     started = Superlink(
@@ -129,104 +135,12 @@ def _superlink(
         if plan.listen is None or tls is None:
             yield superlink, None, superlink.address
             return
-        with gateway(folder, listen=plan.listen, tls=tls, upstream=superlink.address) as door:
-            yield superlink, door, plan.listen
-
-
-class _Watch:
-    """Follows a run and all that it needs."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        folder: Path,
-        superlink: Superlink,
-        door: Gateway | None,
-        address: str,
-    ) -> None:
-        self._settings = settings
-        self._superlink = superlink
-        self._door = door
-        self._doorkeeper: Doorkeeper | None = None
-        if superlink.authenticates_nodes:
-            self._doorkeeper = Doorkeeper(superlink, Registry(folder / FOLDER))
-        self._seen = len(read_metrics(settings.state))
-        self._looked_at = time.monotonic()
-        self.board = Board(folder, address)
-        app = write_app(
-            folder / "app",
-            serverapp="server.app:app",
-            clientapp="client.app:app",
-            config={"settings": str(folder / SETTINGS)},
+        door = gateway(
+            folder,
+            listen=plan.listen,
+            tls=tls,
+            upstream=superlink.address,
+            largest_body=largest_body(settings.terms),
         )
-        self._look()
-        self._run_id = superlink.start_run(app)
-        logger.info("Serving at %s; waiting for clients.", address)
-
-    def is_well(self) -> bool:
-        """Whether the SuperLink, the gateway and the run are alive."""
-        return (
-            self._superlink.alive()
-            and (self._door is None or self._door.alive())
-            and time.monotonic() - self._looked_at < _STUCK_SECONDS
-        )
-
-    def follow(self, stop: threading.Event, drain_seconds: float) -> str:
-        """Return when the run is over, or was told to stop and has."""
-        while not stop.is_set():
-            status = self._superlink.wait(self._run_id, timeout=_LOOK_SECONDS, stop=stop)
-            self._look()
-            if status.completed:
-                return f"The run is complete: {self._settings.state}"
-            if status.finished:
-                raise self._failure(status.details)
-            self._require_alive()
-        return self._drain(drain_seconds)
-
-    def _drain(self, seconds: float) -> str:
-        state = self._settings.state
-        if read_status(state).get("state") == "running":
-            logger.info("Stopping after this round, or in %g s.", seconds)
-            ask_to_stop(state)
-            self._superlink.wait(self._run_id, timeout=seconds)
-        if not self._superlink.status(self._run_id).finished:
-            self._superlink.stop_run(self._run_id)
-        self._tell_rounds()
-        rounds = read_metrics(state)
-        last = rounds[-1]["round"] if rounds else 0
-        return f"Stopped after round {last} of {self._settings.terms.rounds}; go on with --resume."
-
-    def _look(self) -> None:
-        nodes = {} if self._doorkeeper is None else self._doorkeeper.apply()
-        online = sum(nodes.values()) if nodes else len(self._superlink.online_nodes())
-        self.board.note_nodes(nodes, online)
-        self._tell_rounds()
-        self._looked_at = time.monotonic()
-
-    def _tell_rounds(self) -> None:
-        rounds = read_metrics(self._settings.state)
-        for row in rounds[self._seen :]:
-            accuracy = row["accuracy"]
-            logger.info(
-                "Round %d of %d: %d of %d available clients took part, %d answered, %.1f s%s",
-                row["round"],
-                self._settings.terms.rounds,
-                row["participants"],
-                row["available"],
-                row["answered"],
-                row["seconds"],
-                "" if accuracy is None else f", accuracy {accuracy:.1%}",
-            )
-        self._seen = len(rounds)
-
-    def _require_alive(self) -> None:
-        if self._door is not None and not self._door.alive():
-            raise DeploymentError(self._door.obituary())
-        state = read_status(self._settings.state)
-        if state.get("state") in ("waiting", "running") and not is_alive(state["pid"]):
-            # Flower would notice only after a minute without heartbeat.
-            raise RunFailedError("The server's process ended in mid-run; go on with --resume.")
-
-    def _failure(self, details: str) -> RunFailedError:
-        told = read_status(self._settings.state).get("message")
-        return RunFailedError(told or details or f"See {self._superlink.log_file}.")
+        with door as running:
+            yield superlink, running, plan.listen

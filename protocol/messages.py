@@ -20,6 +20,7 @@ ASK = "ask"
 ANSWER = "answer"
 WEIGHTS = "weights"
 SUM = "sum"
+SALT = "salt"
 VECTOR = "vector"
 TERMS = "terms"
 ROUND = "round"
@@ -28,6 +29,11 @@ ENROLLED = "enrolled"
 DECLARED_SIZE = "declared-size"
 REASON = "reason"
 COINS = "coins"
+
+
+SALT_BYTES = 16
+"""Random bytes beside a sum. The SuperLink takes equal objects only once, so without them traffic
+would show which clients have the same to say: nothing."""
 
 
 def vector_to_bytes(vector: npt.NDArray[np.float32]) -> bytes:

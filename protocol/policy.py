@@ -26,6 +26,7 @@ class Refusal(Enum):
     LEDGER = "This client's ledger is not in order."
     MODEL = "This client cannot run this model on its data."
     PAUSED = "The owner has paused this client."
+    LEFT = "The owner has left this experiment."
 
 
 class RefusedError(Exception):

@@ -23,6 +23,8 @@ _ROUNDS = (1, 1_000_000)
 _CLASSES = (2, 100_000)
 _CLIP_NORMS = (1e-12, 1e12)
 _NOISE_MULTIPLIERS = (1e-6, 1e6)
+_PRICED_PROBABILITIES = (1e-9, 1.0)
+_PRICED_NOISE = (1e-3, 1e4)
 _REALS = ("p", "q", "clip_norm", "noise_multiplier", "learning_rate", "momentum")
 
 
@@ -31,6 +33,9 @@ class Mode(StrEnum):
 
     TRUSTED = "trusted"
     """The server adds one noise and is trusted with the sums and the coins."""
+    COVERED = "covered"
+    """As trusted, but every client always answers, with zeros when it sits out: who listens on the
+    network does not see who takes part."""
     UNTRUSTED = "untrusted"
     """Every client always answers and adds its own noise; pure noise when it sits out."""
     QUIET = "quiet"
@@ -48,7 +53,7 @@ class Mode(StrEnum):
     @property
     def server_adds_noise(self) -> bool:
         """Whether the server is trusted to add the noise."""
-        return self in (Mode.TRUSTED, Mode.LOCAL_ONLY)
+        return self in (Mode.TRUSTED, Mode.COVERED, Mode.LOCAL_ONLY)
 
     @property
     def is_private(self) -> bool:
@@ -58,13 +63,14 @@ class Mode(StrEnum):
     @property
     def answers_always(self) -> bool:
         """Whether a client answers in every round, whatever its coin says."""
-        return self is Mode.UNTRUSTED
+        return self in (Mode.COVERED, Mode.UNTRUSTED)
 
     @property
     def scheme(self) -> type[Scheme] | None:
         """The analysis that bounds a round of this mode; None without privacy."""
         return {
             Mode.TRUSTED: Certified,
+            Mode.COVERED: Certified,
             Mode.UNTRUSTED: Certified,
             Mode.QUIET: WeakClientSampling,
             Mode.LOCAL_ONLY: OnlyLocalSampling,
@@ -162,10 +168,17 @@ class Terms:
         return self.noise_multiplier * self.clip_norm if self.noise_multiplier else 0.0
 
     def round_cost(self, declared_size: int) -> Scheme | None:
-        """Return what one round costs a client of that size; None without privacy."""
+        """Return what one round costs a client of that size; None without privacy.
+
+        Raises:
+            ValueError: Terms so extreme that pricing them would keep a client busy for minutes.
+        """
         kind = self.mode.scheme
         if kind is None:
             return None
+        for field, value in (("p", self.p), ("q", self.q)):
+            _require_within(field, value, _PRICED_PROBABILITIES)
+        _require_within("noise multiplier", self.noise_multiplier, _PRICED_NOISE)
         return kind(p=self.p, q=self.q, d=declared_size, noise_multiplier=self.noise_multiplier)
 
     def to_fields(self) -> dict[str, Any]:
@@ -209,7 +222,7 @@ class Terms:
 
     @classmethod
     def from_json(cls, text: str) -> Terms:
-        """Return the terms that :meth:`to_json` wrote.
+        """Return the terms that `to_json` wrote.
 
         Raises:
             ValueError: Not JSON, or not terms.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from flwr.app import Message
 
 from protocol import messages
+from protocol.terms import Terms
 from server.checkpoint import Vector
 
 logger = logging.getLogger("coinflower.server")
+
+_ROUNDING = 1e-3
 
 
 class RunningSum:
@@ -20,11 +23,16 @@ class RunningSum:
     Args:
         length: Number of parameters of the model.
         asked: The clients that were asked; nobody else is listened to.
+        largest_norms: The largest L2 norm that each can honestly send, by client; where none is
+            given, anything finite goes.
     """
 
-    def __init__(self, length: int, asked: Iterable[int]) -> None:
+    def __init__(
+        self, length: int, asked: Iterable[int], largest_norms: Mapping[int, float] | None = None
+    ) -> None:
         self._total = np.zeros(length)
         self._asked = frozenset(asked)
+        self._largest_norms = largest_norms or {}
         self.answered: set[int] = set()
         self.dropped: set[int] = set()
         self.received_bytes = 0
@@ -40,6 +48,8 @@ class RunningSum:
         vector, problem = _vector_of(reply, self._total.size)
         if node not in self._asked or node in self.answered:
             vector, problem = None, "not asked for"
+        elif vector is not None and _norm(vector) > self._largest_norms.get(node, np.inf):
+            vector, problem = None, "more than all of its samples could add up to"
         if vector is None:
             logger.warning("Dropped what client %d sent: %s.", node, problem)
             self.dropped.add(node)
@@ -47,6 +57,22 @@ class RunningSum:
         self._total += vector
         self.answered.add(node)
         self.received_bytes += vector.nbytes
+
+
+def largest_norm(terms: Terms, declared_size: int, length: int) -> float:
+    """Return the largest L2 norm that a client of that size can honestly send.
+
+    Each sample adds at most the clip norm. Gaussian noise of standard deviation s on n coordinates
+    is longer than s·(√n + 10) with probability e⁻⁵⁰ at most.
+    """
+    norm = terms.clip_norm * declared_size
+    if terms.mode.client_adds_noise:
+        norm += terms.noise_std * (np.sqrt(length) + 10)
+    return float(norm * (1 + _ROUNDING))
+
+
+def _norm(vector: Vector) -> float:
+    return float(np.linalg.norm(vector.astype(np.float64)))
 
 
 def _vector_of(reply: Message, length: int) -> tuple[Vector | None, str]:

@@ -14,6 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from accounting import validation
+
 Vector = npt.NDArray[np.float32]
 
 _CHECKPOINT = "checkpoint.safetensors"
@@ -73,6 +75,10 @@ class CheckpointFolder:
             (round_,) = tensors["round"]
             if weights.shape != velocity.shape or weights.ndim != 1:
                 raise ValueError(f"weights {weights.shape} and velocity {velocity.shape}")
+            for vector in (weights, velocity):
+                if vector.dtype != np.float32 or not np.isfinite(vector).all():
+                    raise ValueError("values that are not finite, or not in single precision")
+            validation.require_count("round", round_, least=0)
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"The checkpoint {path} is damaged: {error}.") from None
         self._require_own(terms)
@@ -94,13 +100,14 @@ class CheckpointFolder:
             return 0
         try:
             content = json.loads(path.read_text())
-            terms, used = content["terms"], int(content["used_through"])
-        except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+            terms, used = content["terms"], content["used_through"]
+            validation.require_count("used_through", used, least=0)
+        except (KeyError, TypeError, ValueError, RecursionError):
             raise ValueError(
                 f"{path} is damaged; without it rounds might be asked twice."
             ) from None
         self._require_own(terms)
-        return used
+        return int(used)
 
     def _require_own(self, terms_hash: str) -> None:
         if terms_hash != self._terms_hash:

@@ -7,16 +7,21 @@ they come, so that the sum of many gradients never needs more than a few of them
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
-from flwr.app import Error, Message, RecordDict
+import httpx
+from flwr.app import Error, Message, Metadata, RecordDict
+from flwr.app.message import make_message
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.supercore.run import Run
+
+logger = logging.getLogger("coinflower.server")
 
 
 class Pending:
@@ -26,9 +31,8 @@ class Pending:
     the errors it makes on behalf of a node with its own id; they are put right here.
     """
 
-    def __init__(self, grid: Grid, messages: list[Message], batch: int) -> None:
+    def __init__(self, grid: PromptGrid, messages: list[Message]) -> None:
         self._grid = grid
-        self._batch = batch
         self._nodes: dict[str, int] = {}
         self._refused: list[Message] = []
         # Flower looks at them twice, so they must not be a generator; and refuses an empty list.
@@ -56,19 +60,52 @@ class Pending:
         if self._refused:
             refused, self._refused = self._refused, []
             return refused
-        asked = list(self._nodes)[: self._batch]
+        asked = list(self._nodes)[: self._grid.batch]
         if not asked:
             return []
-        replies = list(self._grid.pull_messages(asked))
+        replies = self._pull(asked)
         for message_id in asked:
             self._nodes[message_id] = self._nodes.pop(message_id)
         return [reply for reply in replies if self._attribute(reply)]
+
+    def _pull(self, asked: list[str]) -> list[Message]:
+        """Pull replies; one that cannot be read counts as an error of its client.
+
+        Flower hands over all of a batch or raises, and what it read before is lost then. So, once
+        a client has sent something malformed, everybody's reply is asked for by itself.
+        """
+        try:
+            return list(self._grid.pull_messages(asked))
+        except httpx.HTTPError:
+            raise
+        except Exception as error:  # whatever a client's bytes make Flower's parsers raise
+            if len(asked) > 1:
+                self._grid.batch = 1
+                return [reply for message_id in asked for reply in self._pull([message_id])]
+            logger.warning("Client %d sent something malformed.", self._nodes[asked[0]])
+            return [_malformed(asked[0], type(error).__name__)]
 
     def _attribute(self, reply: Message) -> bool:
         node_id = self._nodes.pop(reply.metadata.reply_to_message_id, None)
         if node_id is not None:
             reply.metadata.__dict__["_src_node_id"] = node_id
         return node_id is not None
+
+
+def _malformed(message_id: str, what: str) -> Message:
+    metadata = Metadata(
+        run_id=0,
+        message_id="",
+        src_node_id=0,
+        dst_node_id=0,
+        reply_to_message_id=message_id,
+        group_id="",
+        created_at=time.time(),
+        ttl=0,
+        message_type="query",
+    )
+    error = Error(ErrorCode.MESSAGE_UNAVAILABLE, f"The reply cannot be read ({what}).")
+    return make_message(metadata=metadata, error=error)
 
 
 class PromptGrid(Grid):
@@ -92,7 +129,7 @@ class PromptGrid(Grid):
     ) -> None:
         self._grid = grid
         self._poll_interval = poll_interval
-        self._batch = batch
+        self.batch = batch
         # A reply is announced before its content is uploaded, and whoever looks promptly often
         # comes between the two. Flower then sleeps for a second, and waits for minutes if the
         # client died. It offers no parameter for it but these defaults.
@@ -141,7 +178,7 @@ class PromptGrid(Grid):
 
         The messages live as long as their ``ttl``, by default twelve hours.
         """
-        return Pending(self._grid, list(messages), self._batch)
+        return Pending(self, list(messages))
 
     def send_and_collect(
         self, messages: Iterable[Message], timeout: float | None = None

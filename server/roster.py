@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from protocol import messages
+from protocol.policy import Refusal
 from protocol.terms import Terms
 from server.grid import Pending, PromptGrid
 
@@ -17,6 +18,8 @@ logger = logging.getLogger("coinflower.server")
 _LOOK_SECONDS = 1.0
 _ASK_AGAIN_SECONDS = 5.0
 _MOST_REASON = 200
+# What may be over soon: an owner resumes, a full disk gets some room.
+_PASSING = frozenset({Refusal.PAUSED.value, Refusal.LEDGER.value})
 
 
 def question(terms: Terms, fields: Mapping[str, int | bytes] | None = None) -> RecordDict:
@@ -122,5 +125,8 @@ class Roster:
             self._silent.discard(node)
             self._refusals.pop(node, None)
         else:
-            logger.warning("Client %d stays away: %s", node, reason)
+            if self._refusals.get(node) != reason:
+                logger.warning("Client %d stays away: %s", node, reason)
             self._refusals[node] = reason
+            if reason in _PASSING:
+                self._silent.add(node)  # asked again

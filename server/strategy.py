@@ -1,8 +1,9 @@
 """DP-SGD with random participation as a Flower strategy (the paper's Algorithm 1).
 
 Round by round: the coins of a block of rounds come in by invitation, the model goes to those whose
-coin said yes (to all in mode ``untrusted``), their sums are added up as they arrive, noise is
-added, the total is scaled by 1/(p·q·Σd) over the available clients, and SGD with momentum steps.
+coin said yes (to all in modes ``untrusted`` and ``covered``), their sums are added up as they
+arrive, noise is added, the total is scaled by 1/(p·q·Σd) over the available clients, and SGD with
+momentum steps.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from learning import Randomness, add_noise, mean_gradient, sgd_step
 from protocol import messages
 from protocol.terms import Terms
-from server.aggregation import RunningSum
+from server.aggregation import RunningSum, largest_norm
 from server.checkpoint import Checkpoint, CheckpointFolder
 from server.grid import PromptGrid
 from server.invitations import Invitations
@@ -131,10 +132,11 @@ class RandomParticipation(Strategy):
             prompt, self._terms, self._roster, self._checkpoints, timeout
         )
         self._restore(initial_arrays)
-        self._await_clients(self._roster, first_time=True)
         result = Result()
         last = min(num_rounds, self._terms.rounds)
         first = max(self._state.round, self._checkpoints.used_through()) + 1
+        if first <= last:  # a run that is complete needs nobody
+            self._await_clients(self._roster, first_time=True)
         for round_ in range(first, last + 1):
             self._roster.refresh()
             self._await_clients(self._roster)
@@ -240,7 +242,7 @@ class RandomParticipation(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return nothing; see :meth:`configure_evaluate`."""
+        """Return nothing; see `configure_evaluate`."""
         del server_round, replies
         return None
 
@@ -281,7 +283,12 @@ class RandomParticipation(Strategy):
             time.sleep(_WAIT_SECONDS)
 
     def _add_up(self, replies: Iterable[Message]) -> RunningSum:
-        received = RunningSum(self._state.weights.size, self._asked)
+        length = self._state.weights.size
+        received = RunningSum(
+            length,
+            self._asked,
+            {node: largest_norm(self._terms, size, length) for node, size in self._asked.items()},
+        )
         for reply in replies:
             received.add(reply)
         return received

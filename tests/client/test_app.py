@@ -151,9 +151,10 @@ def test_a_gradient_is_answered_by_its_bytes_alone(
         for r in (1, 2, 3)
     ]
     for answer in answers:
-        assert list(answer) == ["sum"]
+        assert list(answer) == ["sum", "salt"]
         assert np.isfinite(vector_from_bytes(answer["sum"], LENGTH)).all()
     assert len({answer["sum"] for answer in answers}) == 3
+    assert len({answer["salt"] for answer in answers}) == 3
 
 
 def test_untrusted_replies_have_one_size_whatever_the_coin(

@@ -5,18 +5,20 @@ import os
 import shutil
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 
 from federations import check_ledgers
 from safetensors.numpy import load_file
 
-from server.journal import read_metrics
+from accounting.ledger import Ledger
+from server.journal import read_metrics, read_status
 from server.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("accounting", "client", "deploy", "experiments", "learning", "protocol", "server")
 FILES = ("pyproject.toml", "README.md", ".dockerignore")
-PATIENCE = 180.0
+PATIENCE = 600.0
 
 
 def copy_context(folder):
@@ -60,7 +62,7 @@ class ComposeCluster:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=900,
             check=False,
         )
         if check and done.returncode != 0:
@@ -69,7 +71,7 @@ class ComposeCluster:
         return done.stdout
 
     def up(self, *arguments):
-        self.compose("up", "--wait", "--wait-timeout", "180", *arguments)
+        self.compose("up", "--wait", "--wait-timeout", "600", *arguments)
 
     def container(self, service):
         return f"{self.project}-{service}-1"
@@ -109,9 +111,14 @@ class ComposeCluster:
             shutil.copy2(file, copies)
         return copies / "ledger.db"
 
-    def charges(self):
-        """Check all ledgers and return who was charged for which round, with which coin."""
-        return check_ledgers(self)
+    def histories(self):
+        """Check all ledgers and return every entry of each."""
+        check_ledgers(self)
+        found = []
+        for index in range(len(self.policies)):
+            with Ledger.open(self.ledger(index)) as ledger:
+                found.append(list(ledger.history()))
+        return found
 
     def rounds(self):
         return read_metrics(self.state)
@@ -136,13 +143,17 @@ class ComposeCluster:
         return self._await(played, f"round {round_}")
 
     def await_end(self):
-        """Wait until the server's container has ended and return its exit code."""
+        """Wait until the run is complete."""
+        self._await(
+            lambda: read_status(self.state).get("state") in ("finished", "failed"),
+            "the end of the run",
+        )
+        assert read_status(self.state)["state"] == "finished", read_status(self.state)
 
-        def ended():
-            state = self.inspect("server")["State"]
-            return None if state["Running"] or state["Restarting"] else [state["ExitCode"]]
-
-        return self._await(ended, "the end of the run")[0]
+    def health(self):
+        """Return how the containers say they are, by service."""
+        told = self.compose("ps", "--format", "json").splitlines()
+        return {one["Service"]: one["Health"] for one in map(json.loads, told)}
 
     def _await(self, look, what):
         deadline = time.monotonic() + PATIENCE
@@ -153,3 +164,26 @@ class ComposeCluster:
             time.sleep(0.3)
         logs = self.compose("logs", "--tail", "40", "--no-color", check=False)
         raise AssertionError(f"{what} was not reached in {PATIENCE} s:\n{logs[-8000:]}")
+
+
+def charges(history):
+    """Return the coins that a ledger was charged for, by round."""
+    found = {entry.round: entry.coin for entry in history if entry.kind == "charge"}
+    assert len(found) == sum(entry.kind == "charge" for entry in history), "charged twice"
+    return found
+
+
+def check_nothing_lost(rounds, histories):
+    """Check that the ledgers know of every coin and every answer that the server counted."""
+    coins = [charges(history) for history in histories]
+    answers = Counter(
+        entry.round for history in histories for entry in history if entry.kind == "answer"
+    )
+    for row in rounds:
+        round_ = row["round"]
+        known = [coin[round_] for coin in coins if round_ in coin]
+        assert row["available"] <= len(known), f"a ledger lost round {round_}"
+        assert row["participants"] <= sum(known), f"a ledger lost a coin of round {round_}"
+        if row["available"] == len(histories):
+            assert row["participants"] == sum(known), f"round {round_} had other coins"
+        assert row["answered"] <= answers[round_], f"a ledger lost an answer of round {round_}"

@@ -3,7 +3,9 @@
 import time
 
 import numpy as np
+from clusters import charges, check_nothing_lost
 
+ROUNDS = 30
 CLIENTS = ("client-1", "client-2", "client-3")
 ASK = """
 import ssl, sys, urllib.request, urllib.error
@@ -18,7 +20,7 @@ except OSError as error:
 
 
 def test_the_default_cluster_trains_and_shows_no_more_than_it_must(cluster):
-    default = cluster(COINFLOWER_ROUNDS="40")
+    default = cluster(COINFLOWER_ROUNDS=str(ROUNDS))
     default.up("--build")
 
     published = {
@@ -39,16 +41,21 @@ def test_the_default_cluster_trains_and_shows_no_more_than_it_must(cluster):
         assert "PRIVATE KEY" not in str(config)
         assert config["User"] == "10001:10001"
 
-    assert default.await_end() == 0
-    assert [row["round"] for row in default.rounds()] == list(range(1, 41))
+    default.await_end()
+    assert [row["round"] for row in default.rounds()] == list(range(1, ROUNDS + 1))
     assert all(row["available"] == 3 for row in default.rounds())
     assert default.rounds()[-1]["accuracy"] > 0.5
     assert all(np.isfinite(tensor).all() for tensor in default.model().values())
-    charged = default.charges()
-    assert [sorted(charges) for charges in charged.values()] == [list(range(1, 41))] * 3
+    histories = default.histories()
+    assert [sorted(charges(one)) for one in histories] == [list(range(1, ROUNDS + 1))] * 3
+    check_nothing_lost(default.rounds(), histories)
 
-    default.compose("up", "setup")  # set up a second time: nothing is overwritten
-    assert default.charges() == charged
+    # Set up and started a second time, a complete run is well and charges nothing.
+    default.compose("down")
+    default.up()
+    assert default.health() == dict.fromkeys(("gateway", "server", *CLIENTS), "healthy")
+    default.await_end()
+    assert default.histories() == histories
 
 
 def test_faults_lose_no_round_and_charge_none_twice(cluster, engine):
@@ -73,32 +80,32 @@ def test_faults_lose_no_round_and_charge_none_twice(cluster, engine):
     disturbed.compose("start", "client-3")
     last = disturbed.await_round(last + 2)
 
-    before = disturbed.charges()
+    before = disturbed.histories()
     disturbed.compose("down")
-    played = [row["round"] for row in disturbed.rounds()]
-    assert played[-1] < rounds, "the run was over before the cluster went down"
-    stopped = disturbed.charges()
+    played = disturbed.rounds()
+    assert played[-1]["round"] < rounds, "the run was over before the cluster went down"
+    stopped = disturbed.histories()
     disturbed.up()
-    assert disturbed.await_end() == 0
+    disturbed.await_end()
 
-    after = disturbed.charges()
-    for index, charges in before.items():
-        assert charges.items() <= stopped[index].items() <= after[index].items()
-    again = [row["round"] for row in disturbed.rounds()]
-    assert again[: len(played)] == played
-    assert again == sorted(set(again))
-    assert again[-1] == rounds
-    for row in disturbed.rounds():
-        took_part = sum(charges.get(row["round"], False) for charges in after.values())
-        assert row["answered"] <= took_part, "a ledger lost a round that was answered"
+    after = disturbed.histories()
+    for early, late in (*zip(before, stopped, strict=True), *zip(stopped, after, strict=True)):
+        assert late[: len(early)] == early, "a ledger lost what it held"
+    check_nothing_lost(disturbed.rounds(), after)
+    assert disturbed.rounds()[: len(played)] == played
+    numbers = [row["round"] for row in disturbed.rounds()]
+    assert numbers == sorted(set(numbers)), "a round was played twice"
+    assert numbers[-1] == rounds
     assert disturbed.model()
 
 
 def test_more_clients_that_do_not_trust_the_server(cluster):
     files = ("--file", "docker-compose.yml", "--file", "docker-compose.untrusted.yml")
-    many = cluster(*files, "--profile", "more", COINFLOWER_CLIENTS="5", COINFLOWER_ROUNDS="10")
-    many.compose("up", "--detach", "--scale", "extra=2")  # a short run may end before --wait
-    assert many.await_end() == 0
+    many = cluster(*files, "--profile", "more", COINFLOWER_CLIENTS="5", COINFLOWER_ROUNDS="5")
+    many.up("--scale", "extra=2")
+    many.await_end()
     assert str(many.terms.mode) == "untrusted"
     assert all(row["available"] == 5 for row in many.rounds())
-    assert [len(charges) for charges in many.charges().values()] == [10] * 5
+    histories = many.histories()
+    assert [sorted(charges(one)) for one in histories] == [list(range(1, 6))] * 5
+    assert [sum(entry.kind == "answer" for entry in one) for one in histories] == [5] * 5

@@ -30,6 +30,7 @@ def arguments(folder, **changes):
         "upstream": "127.0.0.1:8000",
         "upstream_ca": None,
         "runtime_folder": folder,
+        "largest_body": 6 << 20,
         "access_log": folder / "access.log",
     }
     return {**values, **changes}
@@ -119,7 +120,7 @@ class Gateway:
         self.process = subprocess.Popen(
             [NGINX, "-e", "stderr", "-c", str(config)], stderr=subprocess.PIPE, **identity
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self.process.poll() is None:
             with socket.socket() as probe:
                 if probe.connect_ex((LOOPBACK, self.port)) == 0:

@@ -38,7 +38,7 @@ def run(*arguments):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
 
 
@@ -51,9 +51,13 @@ def call(*arguments):
 
 
 def tamper(path, statement):
+    """Change a ledger behind its back, and leave no trace of how."""
     outside = sqlite3.connect(path)
-    outside.execute("DROP TRIGGER entries_are_never_changed")
+    guard = "entries_are_never_changed"
+    (made,) = outside.execute("SELECT sql FROM sqlite_master WHERE name = ?", [guard]).fetchone()
+    outside.execute(f"DROP TRIGGER {guard}")
     outside.execute(statement)
+    outside.execute(made)
     outside.commit()
     outside.close()
 
@@ -152,6 +156,14 @@ def test_looking_changes_nothing(path, command):
 def test_a_tampered_ledger_is_refused(path, command):
     tamper(path, "UPDATE entries SET coin = 1 - coin WHERE seq = 3")
     assert_refused(run(command, path), path, "entry 3 was changed", "restore it from a backup")
+
+
+def test_a_ledger_without_its_guards_is_refused(path):
+    outside = sqlite3.connect(path)
+    outside.execute("DROP TRIGGER entries_are_never_changed")
+    outside.commit()
+    outside.close()
+    assert_refused(run("verify", path), "its tables, indexes or triggers are not those of a ledger")
 
 
 def test_sums_that_were_edited_are_found(path):

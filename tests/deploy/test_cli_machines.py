@@ -3,23 +3,27 @@
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from federations import check_ledgers, plan
 from flwr.clientapp import ClientApp
 
+from accounting.ledger import Ledger
 from client.app import app as client_app
 from client.app import forget_participants
 from client.node import ResidentNode, load_private_key
 from deploy import cli, cli_machines, gateway_process, keys
 from deploy.cluster import prepare
+from deploy.health import ask_health
 from deploy.registry import Doorkeeper, Registry
 from deploy.standing import read_board, read_standing
 from deploy.superlink import LOOPBACK, Superlink, TlsFiles, free_port
@@ -28,7 +32,7 @@ from server.journal import read_metrics
 COINFLOWER = Path(sys.executable).parent / "coinflower"
 
 
-def wait_until(condition, seconds=20.0):
+def wait_until(condition, seconds=120.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -125,11 +129,30 @@ def test_a_revoked_node_is_dropped_and_stays_out(superlink, secrets, registry, d
         assert door.apply() == {}
         wait_until(lambda: "its key is not allowed there" in caplog.text)
         assert not carl.joined
-        # Let in again, it has to wait for a restart: the SuperLink never takes a key back.
+        # The SuperLink never takes a key back: whoever runs it has to start it anew.
+        assert door.shut_out == []
         registry.allow(secrets / "carl.pub")
-        door.apply()
         assert door.apply() == {"carl": False}
-        assert "carl can only join after a restart" in caplog.text
+        assert door.shut_out == ["carl"]
+
+
+def test_a_clock_that_is_minutes_off_is_told_by_how_much(
+    superlink, secrets, registry, door, caplog, monkeypatch
+):
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(minutes=3)
+
+    registry.allow(secrets / "bert.pub")
+    door.apply()
+    monkeypatch.setattr("client.link.now", lambda: Ahead.now(UTC))
+    monkeypatch.setattr("client.trouble.datetime", Ahead)
+    with node(superlink.address, secrets, "bert") as bert:
+        wait_until(lambda: "does not accept this node" in caplog.text)
+        assert not bert.joined
+    (told,) = [line for line in caplog.messages if "does not accept this node" in line]
+    assert re.search(r"this machine's clock is 1(79|80|81) s ahead of the server's", told)
 
 
 def test_allowing_and_revoking_keep_names_and_keys_apart(secrets, registry, tmp_path):
@@ -218,6 +241,14 @@ def test_a_read_only_ledger_is_named_before_joining(command, tmp_path, monkeypat
     assert "ledger.db is read-only, so nothing could be charged" in err
 
 
+def test_a_data_set_that_outgrew_its_declared_size_is_refused(command, tmp_path):
+    (tmp_path / "policy.toml").write_text(POLICY.replace("1437", "1400"))
+    Ledger.create(tmp_path / "ledger.db", "ward 7").close()
+    code, _, err = command("client", "policy.toml", "--superlink", "a:1")
+    assert code == 2
+    assert "'ward 7' has 1437 elements, more than the declared 1400" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -245,7 +276,7 @@ def test_a_missing_nginx_is_named(command, monkeypatch):
 
 
 @pytest.mark.skipif(shutil.which("nginx", path="/usr/sbin:/usr/bin") is None, reason="needs nginx")
-def test_told_to_stop_the_server_ends_between_rounds_and_resumes(secrets, tmp_path):
+def test_told_to_stop_a_server_ends_between_rounds_resumes_and_stays(secrets, tmp_path):
     cluster = prepare(plan(clients=2, rounds=12), tmp_path / "run")
     folder = tmp_path / "superlink"
     registry = Registry(folder / "nodes")
@@ -254,12 +285,16 @@ def test_told_to_stop_the_server_ends_between_rounds_and_resumes(secrets, tmp_pa
     address = f"127.0.0.1:{free_port(LOOPBACK)}"
     health = free_port(LOOPBACK)
     command = [COINFLOWER, "server", "run", cluster.settings, "--keys", secrets, "--folder", folder]
-    command += ["--listen", address, "--port", str(free_port(LOOPBACK)), "--resume"]
+    command += ["--listen", address, "--port", str(free_port(LOOPBACK)), "--resume", "--stay"]
     command += ["--health-port", str(health), "--log-format", "json"]
-    policies = cluster.policies
+
+    def played():
+        rounds = read_metrics(cluster.server)
+        return rounds[-1]["round"] if rounds else 0
+
     with contextlib.ExitStack() as stack:
         stack.callback(forget_participants)
-        for name, policy in zip(("anna", "bert"), policies, strict=True):
+        for name, policy in zip(("anna", "bert"), cluster.policies, strict=True):
             config = {"policy": str(policy)}
             stack.enter_context(
                 node(address, secrets, name, client_app, node_config=config, drain_seconds=10)
@@ -268,18 +303,25 @@ def test_told_to_stop_the_server_ends_between_rounds_and_resumes(secrets, tmp_pa
         wait_until(lambda: read_board(folder).get("online") == 2, 60)
         asked = subprocess.run([COINFLOWER, "health", str(health)], check=False)
         assert asked.returncode == 0
-        wait_until(lambda: read_metrics(cluster.server), 60)
+        wait_until(played, 60)
         standing = read_standing(folder)
         assert (standing["online"], standing["server"]) == (2, "running")
+
         first.send_signal(signal.SIGTERM)
         _, told = first.communicate(timeout=30)
         assert first.returncode == 0, told
-        played = read_metrics(cluster.server)[-1]["round"]
-        assert f"Stopped after round {played} of 12; go on with --resume." in told
+        assert f"Stopped after round {played()} of 12; go on with --resume." in told
         assert read_standing(folder)["run"] == "stopped"
-        second = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
-        assert second.returncode == 0, second.stderr
-        assert "The run is complete" in second.stderr
+
+        second = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        said = iter(second.stderr.readline, "")
+        assert any("Nodes may stay until the server is told to stop." in line for line in said)
+        assert read_standing(folder)["run"] == "finished"
+        assert (ask_health(health), read_board(folder)["online"]) == ("SERVING", 2)
+        second.send_signal(signal.SIGTERM)
+        _, told = second.communicate(timeout=30)
+        assert second.returncode == 0, told
+        assert "The run is complete" in told
     rounds = [row["round"] for row in read_metrics(cluster.server)]
     assert rounds == sorted(set(rounds))
     assert rounds[-1] == 12

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from accounting.calibration import Split
 from accounting.schemes import SCHEMES
-from deploy import cli_compare
+from deploy import cli_plan
 from deploy.cli import app
 
 PROGRAM = Path(sys.executable).parent / "coinflower"
@@ -22,7 +22,7 @@ SMALL = "-p 0.1 -q 0.1 -d 3"
 def run(arguments):
     """Run the installed program in a process of its own."""
     return subprocess.run(
-        [PROGRAM, *arguments.split()], capture_output=True, text=True, check=False, timeout=120
+        [PROGRAM, *arguments.split()], capture_output=True, text=True, check=False, timeout=240
     )
 
 
@@ -250,7 +250,7 @@ def test_plan_offers_splits_with_the_least_noise_first():
 
 def test_plan_prints_a_table_and_warns(monkeypatch):
     monkeypatch.setattr(
-        cli_compare,
+        cli_plan,
         "splits_for_batch",
         lambda *_, **__: [Split(p=0.5, q=0.02, sigma=1.25, epsilon=0.99)],
     )

@@ -26,13 +26,13 @@ def command(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--mode", "hidden"], "choose one of trusted, untrusted, quiet, local-only, none"),
+        (["--mode", "hidden"], "choose one of trusted, covered, untrusted, quiet"),
         (["--mode", "none"], "--no-privacy"),
         (["--mode", "local-only", "-p", "0.5"], "must be 1 in mode local-only"),
         (["--data", "no/such/folder"], "'no/such/folder' does not exist"),
         (["--data", "digit"], "did you mean digits?"),
         (["--model", "paper_cnn"], "is unknown"),
-        (["--model", "paper-cnn"], "cannot take images of 8 x 8 pixels"),
+        (["--model", "paper-cnn"], "cannot take the 8 x 8 images of digits"),
         (["--partition", "writer"], "has none"),
         (["--rounds", "3", "--rounds-per-invite", "4"], "more than the 3 rounds planned"),
         (["--clients", "2000"], "from 1 to 1437"),
@@ -42,6 +42,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["--clip-norm", "inf", "--sigma", "1"], "clip norm = inf must be"),
         (["--epsilon", "0"], "budget of nothing"),
         (["--processes", "--stock-nodes"], "Choose one"),
+        (["--processes", "--ray"], "Choose one"),
         (["--resume", "nowhere"], "holds no run"),
     ],
 )
@@ -52,6 +53,14 @@ def test_a_mistake_is_named_in_one_sentence(command, tmp_path, arguments, senten
     assert "Traceback" not in err
     assert out == ""
     assert not list(tmp_path.iterdir()), "something was written all the same"
+
+
+def test_without_ray_its_extra_is_named(command, monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    code, _, err = command("run", "--ray")
+    assert code == 2
+    assert "coinflower[simulation]" in err.replace("\n", " ")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_port_in_use_is_named(command):

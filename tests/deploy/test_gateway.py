@@ -5,14 +5,23 @@ import socket
 import ssl
 import tempfile
 import time
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from flwr.app import ConfigRecord
 from gateways import NGINX, Gateway, Upstream, arguments, make_certificate
+from guide import blocks
+from torch import nn
 
-from deploy.gateway import render_config, render_container_config
+from deploy.gateway import largest_body, render_config, render_container_config
 from deploy.superlink import LOOPBACK, free_port
+from learning import models
+from protocol import messages
+from protocol.terms import Terms
 
+TERMS = Terms.from_fields(tomllib.loads(blocks()["settings.toml"])["terms"])
 ROOT = Path(__file__).parents[2]
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="needs nginx (apt-get install nginx-light)")
 
@@ -107,13 +116,31 @@ def test_a_second_request_hidden_in_a_body_is_only_a_body(gateway):
 
 
 @needs_nginx
-def test_a_chunk_of_a_model_passes_and_a_huge_body_does_not(gateway):
-    assert gateway.ask("POST", "/v1/fleet/push-object", b"x" * (5 * 2**20 + 1000)) == 200
-    head = "POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1073741824"
-    with gateway.connect() as link:
-        link.sendall(head.encode() + b"\r\n\r\n")
-        assert gateway.status(link) == 413
+def test_a_body_up_to_the_limit_passes_and_a_huge_one_does_not(gateway):
+    assert gateway.ask("POST", "/v1/fleet/push-object", b"x" * (6 << 20)) == 200
+    for size in (6 * 2**20 + 1, 2**30):
+        head = f"POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}"
+        with gateway.connect() as link:
+            link.sendall(head.encode() + b"\r\n\r\n")
+            assert gateway.status(link) == 413
     assert len(gateway.upstream.seen) == 1
+
+
+def test_the_limit_leaves_room_for_the_runs_own_model(monkeypatch):
+    parameters = 3_000_000
+    monkeypatch.setitem(
+        models.MODELS, "wide", lambda classes: nn.Linear(parameters // classes - 1, classes)
+    )
+    wide = largest_body(replace(TERMS, model="wide"))
+    answer = ConfigRecord({messages.SUM: bytes(4 * parameters)}).deflate()
+    assert len(answer) < wide < 1.2 * len(answer)
+    assert largest_body(TERMS) < 2 << 20
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_limit_that_nginx_would_take_for_none_is_refused(tmp_path, size):
+    with pytest.raises(ValueError, match="largest_body = "):
+        render_config(**arguments(tmp_path, largest_body=size))
 
 
 @needs_nginx

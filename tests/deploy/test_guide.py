@@ -1,33 +1,21 @@
 """The guide and the units speak of commands, options and files that exist."""
 
 import re
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from commandlines import parsed
 from guide import blocks
-from typer.main import get_command
 
 from accounting.composition import epsilon_after
 from deploy import gateway_process
-from deploy.cli import app
 from protocol.policy import load_policy
 from server.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
-
-
-def parsed(line):
-    """Let the program parse a command line as far as it goes without running it."""
-    words = shlex.split(line)
-    command, names = get_command(app), []
-    while hasattr(command, "commands"):
-        names.append(words.pop(0))
-        command = command.commands[names[-1]]
-    return command.make_context(" ".join(names), words).params
 
 
 def commands():

@@ -156,7 +156,7 @@ def test_a_killed_owner_leaves_no_process(tmp_path: Path, number: signal.Signals
     finally:
         os.kill(owner.pid, number)
         owner.wait()
-    wait_until(lambda: processes_of(state) == [], 10)
+    wait_until(lambda: processes_of(state) == [], 60)
 
 
 DETACHING = """

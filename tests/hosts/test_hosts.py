@@ -14,6 +14,7 @@ from guide import block
 from network import SERVER_NAME, Network, install_what_is_missing, wait_until
 
 from accounting.ledger import Ledger
+from deploy.standing import SETTINGS
 from server.journal import read_metrics
 
 ROUNDS = 400
@@ -56,7 +57,8 @@ class Federation:
         return rows[-1]["round"] if rows else 0
 
     def all_online(self):
-        return (self.server.folder / "superlink").exists() and self.status()["online"] == 3
+        known = (self.server.folder / "superlink" / SETTINGS).exists()
+        return known and self.status()["online"] == 3
 
     def require_alive(self):
         """Check that rounds go on being played, or all were."""
@@ -218,17 +220,23 @@ def test_a_slow_loris_is_let_go(federation):
     federation.require_alive()
 
 
-def test_a_revoked_node_is_dropped_and_returns_after_a_restart(federation):
+def test_a_revoked_node_is_dropped_and_returns_when_it_is_allowed_again(federation):
     server, host = federation.server, federation.clients[2]
     server.run(block("server revoke", host.name))
     wait_until(lambda: "its key is not allowed there" in host.log("client.log"), 40, "the refusal")
     assert host.name not in federation.status()["nodes"]
     federation.require_alive()
+    server.run(block("server allow", host.name))
+    wait_until(federation.all_online, 120, "three nodes online again")
+    assert f"{host.name} may join again" in server.log("server.log")
+    federation.require_alive()
+
+
+def test_a_server_that_is_told_to_stop_ends_a_round_and_goes_on_when_started_again(federation):
     federation.running.send_signal(signal.SIGTERM)
     assert federation.running.wait(60) == 0
     played = federation.round()
-    assert f"Stopped after round {played} of {ROUNDS}" in server.log("server.log")
-    server.run(block("server allow", host.name))
+    assert f"Stopped after round {played} of {ROUNDS}" in federation.server.log("server.log")
     federation.serve()
     wait_until(federation.all_online, 90, "three nodes online again")
     wait_until(lambda: federation.round() > played, 60, "a round after the restart")

@@ -167,7 +167,7 @@ def test_every_mode_says_who_adds_noise(
         ({"experiment": "é"}, "must be 1 to 64 letters"),
         ({"experiment": "x\n"}, "must be 1 to 64 letters"),
         ({"experiment": 7}, "experiment = 7 must be"),
-        ({"mode": "trusted"}, "mode = 'trusted' must be one of trusted, untrusted"),
+        ({"mode": "trusted"}, "mode = 'trusted' must be one of trusted, covered, untrusted"),
         ({"p": 0.0}, r"p = 0.0 is not a probability in \(0, 1\]"),
         ({"p": 1.1}, "p = 1.1 is not a probability"),
         ({"p": math.nan}, "p = nan is not a probability"),
@@ -217,7 +217,7 @@ def test_no_private_mode_goes_without_noise_or_clipping(mode: Mode) -> None:
 
 
 def test_an_unknown_mode_is_told_which_there_are() -> None:
-    with pytest.raises(ValueError, match="'secret' is unknown; choose one of trusted, untrusted"):
+    with pytest.raises(ValueError, match="'secret' is unknown; choose one of trusted, covered"):
         parse_mode("secret")
 
 

@@ -1,0 +1,16 @@
+"""How all tests are run: long ones first, and no clock in hypothesis."""
+
+import hypothesis
+
+_LONG = ("system", "browser", "wire", "fuzz", "test_audit.py", "test_cli_machines.py")
+
+# A busy machine is no reason to fail: speed belongs in benchmarks.
+hypothesis.settings.register_profile(
+    "coinflower", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("coinflower")
+
+
+def pytest_collection_modifyitems(items):
+    """Start with what takes long, so that no process is left alone with it at the end."""
+    items.sort(key=lambda item: not any(part in _LONG for part in item.path.parts))
