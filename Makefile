@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 
-.PHONY: install run lint test test-compose test-hosts bench clean
+.PHONY: install run lint test test-compose test-hosts fuzz soak wire vulnerabilities docs bench clean
 
 install: $(VENV)/.installed
 
@@ -23,18 +23,48 @@ lint: install
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # The cluster of docker-compose.yml on a container engine that is installed if missing; needs root.
 test-compose: install
-	$(BIN)/pytest -rs -x --timeout=900 tests/compose
+	$(BIN)/pytest -rs -x --timeout=1800 tests/compose
 
 # Four hosts in network namespaces, set up by the commands of deploy/README.md; needs root.
 test-hosts: install
 	$(BIN)/pytest -rs -x tests/hosts
 
+# Mutated messages and files against everything that parses them, SECONDS for each kind.
+fuzz: SECONDS ?= 60
+fuzz: install
+	cd tests/fuzz && for kind in texts files client server; do \
+		PYTHONPATH=../..:. ../../$(BIN)/python fuzz_run.py $$kind -max_total_time=$(SECONDS) || exit 1; \
+	done
+
+# Thirty nodes under random kills, cuts, full disks and clock jumps; fails if a promise was broken.
+soak: SECONDS ?= 600
+soak: install
+	PYTHONPATH=tests/system $(BIN)/python tests/soak/soak.py --seconds $(SECONDS)
+
+# What the server and a listener on the network can tell of the coins; takes long.
+wire: ROUNDS ?= 400
+wire: install
+	$(BIN)/pytest tests/wire/test_wire.py
+	cd tests/wire && PYTHONPATH=../system ../../$(BIN)/python report.py $(ROUNDS)
+
+# Known vulnerabilities of the locked dependencies; says so if the service cannot be reached.
+vulnerabilities: install
+	$(BIN)/python -m deploy.vulnerabilities
+
+# The documentation as a site in site/; a warning is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+$(VENV)/.docs: pyproject.toml $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
+	touch $@
+
 bench: install
 	$(BIN)/python -m experiments.bench
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache *.egg-info
