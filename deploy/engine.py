@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Self
 
+from deploy.debian import install_programs
 from deploy.errors import DeploymentError
 
 DEBIAN_IMAGE = "debian:bookworm-slim"
@@ -94,7 +95,9 @@ class Engine:
         try:
             self._cache.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self._cache / "lock")
-            install_programs()
+            if os.geteuid() != 0:
+                raise EngineError("A container engine can only be started by root.")
+            install_programs(_PROGRAMS)
             # Each of these waits for the network most of the time.
             with ThreadPoolExecutor() as pool:
                 debian = pool.submit(self._debian)
@@ -205,21 +208,6 @@ def _lock(path: Path) -> IO[bytes]:
         file.close()
         raise EngineError(f"Another engine is at work with {path.parent}.") from None
     return file
-
-
-def install_programs() -> None:
-    """Install the packages of programs that are missing.
-
-    Raises:
-        EngineError: This is not root, or a package cannot be had.
-    """
-    if os.geteuid() != 0:
-        raise EngineError("A container engine can only be started by root.")
-    missing = sorted({package for name, package in _PROGRAMS.items() if shutil.which(name) is None})
-    if missing:
-        _run(["apt-get", "-qq", "update"])
-        hasty = ["-o", f"Dpkg::Options::=--{_HASTY}"]
-        _run(["apt-get", "-qq", "-y", *hasty, "--no-install-recommends", "install", *missing])
 
 
 def install_plugins(cache: Path) -> Path:

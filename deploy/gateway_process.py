@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import ssl
 import subprocess
 import tempfile
@@ -14,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from deploy.debian import find_program
 from deploy.errors import DeploymentError
 from deploy.gateway import render_config
 from deploy.guard import start_guarded, stop_guarded
@@ -49,7 +49,7 @@ def find_nginx() -> str:
     Raises:
         DeploymentError: It is not installed.
     """
-    found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    found = find_program("nginx")
     if found is None:
         raise DeploymentError(
             "The gateway needs nginx, which is not installed; on Debian: apt install nginx-light"

@@ -35,7 +35,7 @@ class Plan:
     @property
     def claims(self) -> int:
         """How many claims may be refuted by chance."""
-        coins = sum(_judges_coins(setting) for setting in self.settings)
+        coins = sum(2 * _judges_coins(setting) for setting in self.settings)
         return sum(len(setting.deltas) for setting in self.settings) + coins + len(self.trainings)
 
 
@@ -81,7 +81,7 @@ def rare_participation(*, times: int = 1) -> Setting:
         noise_multiplier=0.5,
         deltas=(1e-3,),
         rounds=times * 1500,
-        flips=times * 20_000,
+        flips=times * 20_000,  # about 400 of them say yes, and all of these are looked at
         label="rare",
     )
 
@@ -195,7 +195,7 @@ class _Runs:
                 with_canary, without = (_less(one, bystander[0]) for one in (with_canary, without))
             yield from judge(setting, with_canary, without, self._error)
             if with_canary.coins and without.coins and _judges_coins(setting):
-                yield judge_coins(setting, with_canary.coins, without.coins, self._error)
+                yield from judge_coins(setting, with_canary.coins, without.coins, self._error)
         for training in self._trainings:
             yield from training.result()
 

@@ -7,7 +7,6 @@ Q(E) in their place.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,4 +154,4 @@ def one_run_epsilon(guesses: int, right: int, delta: float, canaries: int, error
     while high - low > 1e-6 * max(1.0, low):
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low if math.isfinite(low) else _MOST_EPSILON
+    return low

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -77,16 +77,20 @@ def judge(
         )
 
 
-def judge_coins(setting: Setting, with_canary: Coins, without: Coins, error: float) -> Claim:
-    """Return the verdict on the coins alone, which must not depend on the data.
+def judge_coins(
+    setting: Setting, with_canary: Coins, without: Coins, error: float
+) -> Iterator[Claim]:
+    """Yield the verdicts on the coins alone: they know nothing of the data, and are no more than p.
+
+    Coins that are independent of the data lose ε = 0 at δ = 0. Of their rate, the proven ε is what
+    a ledger would have to charge for the least rate that the coins allow.
 
     Args:
         setting: What was run.
         with_canary: Coins on the data set with the canary.
         without: Coins on the other.
-        error: Probability that a true claim is refuted.
+        error: Probability that a true claim is refuted, for each of the two.
     """
-    delta = min(setting.deltas)
     worlds = [
         Tries(
             heads=np.array([coins.joined, coins.flips - coins.joined]),
@@ -97,15 +101,27 @@ def judge_coins(setting: Setting, with_canary: Coins, without: Coins, error: flo
         for coins in (with_canary, without)
     ]
     audited = max(
-        float(event_epsilon(one, other, None, delta, error / 4).max())
+        float(event_epsilon(one, other, None, 0.0, error / 4).max())
         for one, other in (worlds, worlds[::-1])
     )
-    return _verdict(
+    coins = pooled(with_canary, without)
+    yield _verdict(
         setting,
-        f"{setting.mode}, coins",
-        delta=delta,
+        f"{setting.mode}, coins and data",
+        delta=0.0,
+        claimed=0.0,
         audited=audited,
-        trials=with_canary.flips + without.flips,
+        trials=coins.flips,
+        error=error,
+    )
+    least_rate, _ = coins.range(error)
+    delta = min(setting.deltas)
+    yield _verdict(
+        setting,
+        f"{setting.mode}, rate of coins",
+        delta=delta,
+        audited=claimed_scheme(replace(setting, p=least_rate)).epsilon(delta),
+        trials=coins.flips,
         error=error,
     )
 
@@ -118,9 +134,11 @@ def _verdict(
     audited: float,
     trials: int,
     error: float,
+    claimed: float | None = None,
     paper_epsilon: float | None = None,
 ) -> Claim:
-    claimed = claimed_scheme(setting).epsilon(delta)
+    if claimed is None:
+        claimed = claimed_scheme(setting).epsilon(delta)
     return Claim(
         name=name,
         mode=str(setting.mode),
@@ -143,7 +161,9 @@ def audited_epsilon(
     Even rounds choose the event, a threshold on one of a few scores, in one of both directions; odd
     rounds, which have not been looked at, give the bound.
     """
-    coins = _pooled(with_canary.coins, without.coins)
+    coins = (
+        pooled(with_canary.coins, without.coins) if with_canary.coins and without.coins else None
+    )
     best = (0.0, 0.0, 0, 0)
     scores = list(_scores(setting))
     halves = [
@@ -204,7 +224,6 @@ def _beyond(ascending: Array, thresholds: Array) -> Counts:
     return np.asarray(len(ascending) - np.searchsorted(ascending, thresholds), dtype=np.int64)
 
 
-def _pooled(one: Coins | None, other: Coins | None) -> Coins | None:
-    if one is None or other is None:
-        return None
+def pooled(one: Coins, other: Coins) -> Coins:
+    """Return the coins of both worlds, which are alike if they know nothing of the data."""
     return Coins(joined=one.joined + other.joined, flips=one.flips + other.flips)

@@ -74,6 +74,21 @@ def _larger_coin(stack: ExitStack) -> None:
         )
 
 
+def _telling_coin(stack: ExitStack) -> None:
+    def opening(true: Any) -> Any:
+        def open_participant(policy: Any) -> Participant:
+            participant: Participant = true(policy)
+            source = participant._randomness
+            share = len(participant._data) / participant.policy.declared_size
+            fair = source.coin
+            stack.enter_context(mock.patch.object(source, "coin", lambda p: fair(share * p)))
+            return participant
+
+        return open_participant
+
+    _replace(stack, Participant, "open", opening)
+
+
 def _fixed_size(stack: ExitStack) -> None:
     generator = np.random.default_rng()
 
@@ -122,11 +137,12 @@ FAULTS: dict[str, Plant] = {
     "less-noise": _less_noise,
     "no-clipping": _no_clipping,
     "larger-coin": _larger_coin,
+    "telling-coin": _telling_coin,
     "fixed-size": _fixed_size,
     "shared-noise": _shared_noise,
     "missing-charge": _missing_charge,
     "paper-noise": _paper_noise,
 }
-"""Noise too small by a fifth; no clipping; a coin that says yes 1.6 times as often; samples of
-fixed size; noise seeded alike in every process; one round in ten uncharged; ε as the source paper
-has it, hence its noise."""
+"""Noise too small by a fifth; no clipping; a coin that says yes 1.6 times as often; one that says
+yes more often the more data there are; samples of fixed size; noise seeded alike in every process;
+one round in ten uncharged; ε as the source paper has it, hence its noise."""

@@ -39,7 +39,7 @@ class Setting:
         noise_multiplier: Noise over clip norm.
         deltas: The δ of each claim.
         rounds: Rounds in each world of which messages are looked at; where the auditor may choose
-            among charged rounds, so many of either coin.
+            among charged rounds, at most so many of either coin.
         flips: Coins that are counted in each world.
         copies: Clients in one message: 1, or ``COPIES``.
         twin: Whether a second client, in a process of its own, gives away its noise.

@@ -88,15 +88,21 @@ def _released_sums(job: Job, folder: Path) -> Outputs:
     """Whole federation: what the server publishes after each round."""
     setting = job.setting
     terms = setting.terms(setting.rounds)
-    seen = play(terms, [_write(job, folder / "client", terms)], folder / "server", seed=job.seed)
+    server_seed = None if job.seed is None else job.seed + 1
+    seen = play(terms, [_write(job, folder / "client", terms)], folder / "server", seed=server_seed)
     outputs = setting.outputs(seen.sums)
     if setting.p == 1:
         return Outputs(heads=outputs, tails=outputs[:0], coins=None)
-    joined = np.array([seen.coins[0][round_] for round_ in range(1, setting.rounds + 1)])
+    # A round that was not charged has no coin to be known by: the verdict on ledgers tells of it.
+    coins = [seen.coins[0].get(round_) for round_ in range(1, setting.rounds + 1)]
+    known = np.array([coin is not None for coin in coins])
+    joined = np.array([bool(coin) for coin in coins])
     terms = setting.terms(setting.flips)
     participant = _enrolled(_write(job, folder / "flipper", terms), terms)
-    coins = _flip(terms, _way_to_coins(participant, terms))
-    return Outputs(heads=outputs[joined], tails=outputs[~joined], coins=_count(coins))
+    flips = _flip(terms, _way_to_coins(participant, terms))
+    return Outputs(
+        heads=outputs[known & joined], tails=outputs[known & ~joined], coins=_count(flips)
+    )
 
 
 def _client_messages(job: Job, folder: Path) -> Outputs:

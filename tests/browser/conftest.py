@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,23 +16,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-_PACKAGES = ["chromium", "chromium-driver"]
-_INSTALL_SECONDS = 300
 _PATIENCE_SECONDS = 120.0
-
-
-def _require_chromium() -> None:
-    if shutil.which("chromium") and shutil.which("chromedriver"):
-        return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        pytest.skip("needs Debian's chromium and chromium-driver; run as root to install them")
-    install = ["apt-get", "install", "--yes", "--no-install-recommends", *_PACKAGES]
-    try:
-        done = subprocess.run(install, capture_output=True, timeout=_INSTALL_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip("chromium and chromium-driver could not be installed in time")
-    if done.returncode != 0:
-        pytest.skip("chromium and chromium-driver could not be installed by apt-get")
 
 
 class Browser:
@@ -130,9 +113,11 @@ class Browser:
 
 
 @pytest.fixture(scope="session")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def chromium(
+    programs: Callable[[dict[str, str]], None], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Browser]:
     """One browser for all tests; it takes a second or two to start."""
-    _require_chromium()
+    programs({"chromium": "chromium", "chromedriver": "chromium-driver"})
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()

@@ -2,7 +2,6 @@
 
 import http.server
 import os
-import shutil
 import socket
 import ssl
 import subprocess
@@ -16,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from deploy.gateway import render_config
+from deploy.gateway_process import find_nginx
 from deploy.superlink import LOOPBACK, free_port
 
-NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 NOBODY = 65534
 
 
@@ -118,7 +117,7 @@ class Gateway:
                 os.chown(path, NOBODY, NOBODY)
             identity = {"user": NOBODY, "group": NOBODY}
         self.process = subprocess.Popen(
-            [NGINX, "-e", "stderr", "-c", str(config)], stderr=subprocess.PIPE, **identity
+            [find_nginx(), "-e", "stderr", "-c", str(config)], stderr=subprocess.PIPE, **identity
         )
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self.process.poll() is None:

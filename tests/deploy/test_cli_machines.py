@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -261,7 +260,7 @@ def test_a_data_set_that_outgrew_its_declared_size_is_refused(command, tmp_path)
 def test_a_server_that_would_be_open_is_refused(
     command, tmp_path, monkeypatch, arguments, sentence
 ):
-    monkeypatch.setattr(shutil, "which", lambda *_, **__: "/usr/sbin/nginx")
+    monkeypatch.setattr(gateway_process, "find_program", lambda _: "/usr/sbin/nginx")
     prepare(plan(clients=2), tmp_path / "run")
     code, _, err = command("server", "run", "run/settings.toml", *arguments)
     assert code == 2
@@ -269,13 +268,13 @@ def test_a_server_that_would_be_open_is_refused(
 
 
 def test_a_missing_nginx_is_named(command, monkeypatch):
-    monkeypatch.setattr(gateway_process.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(gateway_process, "find_program", lambda _: None)
     code, _, err = command("server", "run", "settings.toml", "--keys", "keys")
     assert code == 2
     assert "needs nginx, which is not installed" in err
 
 
-@pytest.mark.skipif(shutil.which("nginx", path="/usr/sbin:/usr/bin") is None, reason="needs nginx")
+@pytest.mark.usefixtures("nginx")
 def test_told_to_stop_a_server_ends_between_rounds_resumes_and_stays(secrets, tmp_path):
     cluster = prepare(plan(clients=2, rounds=12), tmp_path / "run")
     folder = tmp_path / "superlink"

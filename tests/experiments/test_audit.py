@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from deploy.cli import app
 from experiments import audit
 from experiments.audit import Plan, rare_participation, run_audit, single_client, twin
-from experiments.audit_claims import judge
+from experiments.audit_claims import judge, judge_coins
 from experiments.audit_faults import FAULTS, planted
 from experiments.audit_one_run import Training, audit_training
 from experiments.audit_settings import Setting
@@ -23,33 +23,38 @@ from protocol.terms import Mode
 ERROR = 1e-8
 
 LOCAL = Setting(mode=Mode.LOCAL_ONLY, geometry="across", p=1.0, rounds=300)
-TRUSTED = Setting(mode=Mode.TRUSTED, geometry="angled", rounds=100, flips=2000)
+TRUSTED = Setting(mode=Mode.TRUSTED, geometry="angled", rounds=200, flips=2000)
+COVERED = Setting(mode=Mode.COVERED, geometry="angled", rounds=200, flips=2000)
 QUIET = Setting(mode=Mode.QUIET, geometry="across", rounds=300, flips=8000)
-UNTRUSTED = Setting(mode=Mode.UNTRUSTED, geometry="across", rounds=40, flips=1000)
+UNTRUSTED = Setting(mode=Mode.UNTRUSTED, geometry="across", rounds=100, flips=1000)
 SINGLE = single_client()
 RARE = rare_participation()
 TRAINING = Training(mode=Mode.LOCAL_ONLY, rounds=100, noise_multiplier=20.0, delta=1e-12)
 CHARGED = Training(mode=Mode.UNTRUSTED, rounds=20, noise_multiplier=5.0)
 
 
-def verdicts(setting, fault=None):
-    """Run both worlds in this process and judge them."""
-    with_canary, without = (
+def run_worlds(setting, fault=None):
+    """Run both worlds in this process."""
+    return [
         run_job(Job(setting=setting, with_canary=world, fault=fault)) for world in (True, False)
-    )
-    with planted(fault):
-        return list(judge(setting, with_canary, without, ERROR))
+    ]
 
 
 @pytest.mark.parametrize(
     "setting",
-    [LOCAL, TRUSTED, QUIET, UNTRUSTED, replace(SINGLE, rounds=400)],
+    [LOCAL, TRUSTED, COVERED, QUIET, UNTRUSTED, replace(SINGLE, rounds=400)],
     ids=lambda setting: setting.name,
 )
-def test_sound_code_passes(setting):
-    claims = verdicts(setting)
+def test_sound_code_passes_an_audit_that_sees_the_canary(setting):
+    worlds = run_worlds(setting)
+    claims = list(judge(setting, *worlds, ERROR))
     assert all(claim.holds for claim in claims)
     assert [claim.delta for claim in claims] == list(setting.deltas)
+    # Outputs with nothing of the canary in them would pass, too. Where one message is one trial,
+    # there are too few to see it.
+    if setting.copies > 1:
+        seen = next(judge(setting, *worlds, 0.01))
+        assert seen.audited_epsilon > 0.25 * seen.claimed_epsilon
 
 
 @pytest.mark.parametrize(
@@ -63,12 +68,28 @@ def test_sound_code_passes(setting):
     ],
 )
 def test_planted_fault_is_caught(fault, setting):
-    assert not all(claim.holds for claim in verdicts(setting, fault))
+    worlds = run_worlds(setting, fault)
+    assert not all(claim.holds for claim in judge(setting, *worlds, ERROR))
+
+
+def judge_coins_of(setting, fault=None):
+    worlds = run_worlds(replace(setting, rounds=2), fault)
+    return list(judge_coins(setting, *(world.coins for world in worlds), ERROR))
+
+
+@pytest.mark.parametrize("setting", [TRUSTED, QUIET, UNTRUSTED], ids=lambda one: str(one.mode))
+@pytest.mark.parametrize(
+    ("fault", "held"),
+    [(None, [True, True]), ("telling-coin", [False, True]), ("larger-coin", [True, False])],
+)
+def test_coins_know_nothing_of_the_data_and_are_no_more_than_p(setting, fault, held):
+    setting = replace(setting, flips=8000)
+    assert [claim.holds for claim in judge_coins_of(setting, fault)] == held
 
 
 @pytest.fixture(scope="module")
 def rare_outputs():
-    return [run_job(Job(setting=RARE, with_canary=world)) for world in (True, False)]
+    return run_worlds(RARE)
 
 
 def test_rare_participation_does_not_refute_what_a_ledger_charges(rare_outputs):
@@ -153,4 +174,24 @@ def test_a_seeded_audit_says_that_it_is_insecure():
 def test_an_unknown_fault_is_told_with_the_known_ones():
     with pytest.raises(ValueError, match="less-noise"), planted("more-noise"):
         pass
-    assert len(FAULTS) == 7
+    assert len(FAULTS) == 8
+
+
+@pytest.fixture
+def plan_of_all_modes(monkeypatch):
+    """A small plan in which every mode is played."""
+    plan = Plan(
+        settings=tuple(replace(one, rounds=24, flips=400) for one in (TRUSTED, COVERED, QUIET)),
+        trainings=tuple(replace(CHARGED, mode=mode) for mode in (Mode.TRUSTED, Mode.LOCAL_ONLY)),
+    )
+    monkeypatch.setattr(audit, "standard_plan", lambda **_: plan)
+
+
+@pytest.mark.usefixtures("plan_of_all_modes")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_comes_to_a_verdict_in_every_mode(fault):
+    done = CliRunner().invoke(app, ["audit", "--json", "--fault", fault])
+    assert done.exit_code in (0, 1), done.output  # so small a plan misses most of them
+    figures = json.loads(done.stdout)
+    assert done.exit_code == (0 if figures["holds"] else 1)
+    assert fault != "missing-charge" or not figures["holds"]

@@ -19,22 +19,6 @@ def ip(*arguments):
     subprocess.run(["ip", *map(str, arguments)], check=True, timeout=20)
 
 
-def install_what_is_missing():
-    """Install what the hosts need with apt; returns what is still missing."""
-    missing = [package for program, package in PACKAGES.items() if not shutil.which(program)]
-    if missing:
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
-            subprocess.run(
-                ["apt-get", "-qq", *command],
-                stdout=subprocess.DEVNULL,
-                timeout=180,
-                env=environment,
-                check=False,
-            )
-    return [package for program, package in PACKAGES.items() if not shutil.which(program)]
-
-
 class Host:
     """A machine with an address, a folder of its own, and its own loopback."""
 

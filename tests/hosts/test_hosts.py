@@ -11,7 +11,7 @@ import time
 import attacks
 import pytest
 from guide import block
-from network import SERVER_NAME, Network, install_what_is_missing, wait_until
+from network import PACKAGES, SERVER_NAME, Network, wait_until
 
 from accounting.ledger import Ledger
 from deploy.standing import SETTINGS
@@ -70,12 +70,10 @@ class Federation:
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory):
+def network(programs, tmp_path_factory):
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
-    missing = install_what_is_missing()
-    if missing:
-        pytest.skip(f"apt could not install {', '.join(missing)}")
+    programs(PACKAGES)
     made = Network(tmp_path_factory.mktemp("hosts"))
     try:
         yield made

@@ -159,7 +159,7 @@ def test_a_sample_without_finite_gradient_contributes_nothing(name, poison, clip
     if math.isfinite(poison):
         assert difference <= clip_norm * (1 + 1e-5)
     else:
-        assert difference <= 1e-6
+        assert difference <= 1e-6 * (1 + clean.norm())  # single precision
 
 
 def test_small_gradients_are_not_scaled_up():

@@ -1,0 +1,69 @@
+"""Programs from Debian's packages, for those who need a real nginx, browser or container engine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from deploy.errors import DeploymentError
+
+_SYSTEM_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin"
+_LOCK = Path("/var/cache/coinflower-packages.lock")
+# What is lost in a crash is made anew; syncing every file takes most of the time.
+_OPTIONS = ("-qq", "-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Options::=--force-unsafe-io")
+_INSTALL_SECONDS = 900.0
+
+
+def find_program(name: str) -> str | None:
+    """Return where a program lies, also one of those that only root has in its path."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_FOLDERS}")
+
+
+def install_programs(packages: Mapping[str, str]) -> None:
+    """Install what is missing; of several processes that want to, one does and the others wait.
+
+    Args:
+        packages: The Debian package of each program.
+
+    Raises:
+        DeploymentError: Something is missing and cannot be installed; says what and why.
+    """
+    if not _missing(packages):
+        return
+    if os.geteuid() != 0 or find_program("apt-get") is None:
+        raise DeploymentError(
+            f"This needs Debian's {', '.join(_missing(packages))}; as root it would be installed."
+        )
+    with _LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if missing := _missing(packages):
+            _apt_get("update")
+            _apt_get("install", "-y", "--no-install-recommends", *missing)
+
+
+def _missing(packages: Mapping[str, str]) -> Sequence[str]:
+    return sorted({package for name, package in packages.items() if find_program(name) is None})
+
+
+def _apt_get(*arguments: str) -> None:
+    command = ["apt-get", *_OPTIONS, *arguments]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DeploymentError(f"apt-get {' '.join(arguments)}: {error}") from error
+    if done.returncode != 0:
+        last = (done.stdout + done.stderr).strip().splitlines()[-1:]
+        raise DeploymentError(f"apt-get {' '.join(arguments)} failed: {''.join(last)}")
