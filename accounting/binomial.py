@@ -40,10 +40,11 @@ def binomial_window(
     )
     with np.errstate(divide="ignore"):
         log_mass = log_choose + special.xlogy(counts, q) + special.xlog1py(d - counts, -q)
-    mass = np.exp(log_mass)
-    counts, mass = _trimmed(counts, mass)
-    cut = _mass_below(int(counts[0]), d, q) + _mass_above(int(counts[-1]), d, q)
-    return counts, mass, min(1.0, cut)
+    counts, mass = _trimmed(counts, np.exp(log_mass))
+    cut = min(1.0, _mass_below(int(counts[0]), d, q) + _mass_above(int(counts[-1]), d, q))
+    # Logarithms of factorials of large numbers are rounded; what is missing must not be lost.
+    total = float(mass.sum())
+    return counts, mass * max(1.0, (1 - cut) / total) if total else mass, cut
 
 
 def _trimmed(
@@ -60,8 +61,8 @@ def _trimmed(
 
 
 def _mass_below(count: int, d: int, q: float) -> float:
-    return float(special.bdtr(count - 1, d, q)) if count > 0 else 0.0
+    return float(special.betaincc(count, d - count + 1, q)) if count > 0 else 0.0
 
 
 def _mass_above(count: int, d: int, q: float) -> float:
-    return float(special.bdtrc(count, d, q)) if count < d else 0.0
+    return float(special.betainc(count + 1, d - count, q)) if count < d else 0.0

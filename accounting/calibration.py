@@ -70,11 +70,12 @@ def least_sigma(
                 f"{epsilon:g} at delta = {delta:g} (p = {p:g}, q = {q:g}): allow a larger epsilon "
                 "or delta, fewer rounds, or sample less."
             )
+    least = math.log(LEAST_SIGMA)
     low = high - math.log(4)
     while shortfall(low) <= 0:
-        high, low = low, low - math.log(4)
-        if low < math.log(LEAST_SIGMA):
+        if low == least:
             return LEAST_SIGMA
+        high, low = low, max(low - math.log(4), least)
     precision = _PRECISION_ONE_ROUND if rounds == 1 else _PRECISION
     return math.exp(_least_zero(shortfall, low, high, precision))
 

@@ -1,4 +1,4 @@
-"""What many rounds cost: privacy-loss distributions of our curves, composed by dp-accounting.
+"""What many rounds cost: privacy-loss distributions of our curves, held by dp-accounting.
 
 The lattice is chosen from the mechanism, so that ε is hardly rounded and memory bounded. See
 docs/mathematics.md, "Many rounds".
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting import validation
+from accounting.convolution import add_up
 from accounting.losses import round_losses, sampled_losses
 from accounting.schemes import Scheme
 
@@ -159,17 +160,15 @@ class _Spread:
         """Return the privacy-loss distribution of all the rounds."""
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-        composed: PrivacyLossDistribution | None = None
-        for (scheme, count), reach in zip(self._groups, self._reaches, strict=True):
-            part = PrivacyLossDistribution(
-                *(
-                    losses.times(count, self._truncation).as_pmf()
-                    for losses in round_losses(scheme, step, reach)
-                )
-            )
-            composed = part if composed is None else composed.compose(part, self._truncation)
-        assert composed is not None
-        return composed
+        rounds = [
+            (round_losses(scheme, step, reach), count)
+            for (scheme, count), reach in zip(self._groups, self._reaches, strict=True)
+        ]
+        remove, add = (
+            add_up([(both[direction], count) for both, count in rounds], self._truncation)
+            for direction in (0, 1)
+        )
+        return PrivacyLossDistribution(remove.as_pmf(), add.as_pmf())
 
 
 @functools.lru_cache(maxsize=256)

@@ -75,8 +75,8 @@ class RandomParticipationAccountant(PrivacyAccountant):  # type: ignore[misc]
             terms = event.terms()
         except ValueError as error:
             return self._refusal(event, str(error))
-        if not terms.is_upper_bound:
-            return self._refusal(event, f"scheme {terms.name!r} is not an upper bound")
+        if not terms.is_chargeable:
+            return self._refusal(event, f"scheme {terms.name!r} does not bound a client's loss")
         if do_compose:
             self._rounds[terms] = self._rounds.get(terms, 0) + count
         return None

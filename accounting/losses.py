@@ -1,4 +1,4 @@
-"""The privacy losses of a round on a lattice, and of many rounds alike.
+"""The privacy losses of a round on a lattice.
 
 A round's curve is sampled at knots and "connected by dots" (Doroshenko et al. 2022), which replaces
 it by a curve that lies above it. See docs/mathematics.md, "Many rounds".
@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
 
-from accounting.basket import log_sum
 from accounting.schemes import Direction, Scheme
 
 if TYPE_CHECKING:
@@ -25,9 +23,6 @@ Array = npt.NDArray[np.float64]
 # Neighbouring knots x < y have y ≤ x·(1 + this) once the lattice is finer than that: losses of
 # size x then gain at most (this/2)² of their square in variance, far below what can be seen.
 _KNOT_RATIO = 0.01
-# Chernoff's bound is taken at so many orders, around those that are best for sums that are close
-# to normal and for sums of rare large losses.
-_ORDERS = 48
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,46 +33,6 @@ class Losses:
     lowest: int
     mass: Array
     infinite: float
-
-    def times(self, count: int, truncation: float) -> Losses:
-        """Return the sum of ``count`` such losses.
-
-        Args:
-            count: At least 1.
-            truncation: Sums in the far tails, of this probability at most, are cut off; that
-                probability is added to the infinite loss.
-        """
-        low, high = self._bounds(count, truncation)
-        length = high - low + 1
-        # Sums outside the bounds wrap around into them, which only adds to finite losses.
-        size = fft.next_fast_len(max(length, self.mass.size), real=True)
-        sums = fft.irfft(fft.rfft(self.mass, size) ** count, size)
-        return Losses(
-            step=self.step,
-            lowest=self.lowest * count + low,
-            mass=np.roll(sums, -low)[:length],
-            infinite=truncation - math.expm1(count * math.log1p(-self.infinite)),
-        )
-
-    def _bounds(self, count: int, truncation: float) -> tuple[int, int]:
-        """Return between which indices all but ``truncation`` of the sum's probability lies."""
-        index = np.flatnonzero(self.mass)
-        mass = self.mass[index]
-        variance = float(mass @ (index - mass @ index / mass.sum()) ** 2)
-        low, high = 0, count * (self.mass.size - 1)
-        if variance == 0:
-            return low, high
-        log_share = math.log(2 / truncation)
-        best_if_normal = math.sqrt(2 * log_share / (count * variance))
-        best_if_rare = log_share / self.mass.size
-        orders = np.geomspace(
-            min(best_if_normal, best_if_rare) / 8, max(best_if_normal, best_if_rare) * 8, _ORDERS
-        )
-        powers = np.log(mass)[:, None] + index[:, None] * orders
-        high = min(high, math.ceil(np.min((count * log_sum(powers) + log_share) / orders)))
-        powers = np.log(mass)[:, None] - index[:, None] * orders
-        low = max(low, math.floor(np.max(-(count * log_sum(powers) + log_share) / orders)))
-        return low, high
 
     def as_pmf(self) -> DensePLDPmf:
         """Return the losses as dp-accounting knows them."""

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from accounting.calibration import (
+    LEAST_SIGMA,
     MOST_SIGMA,
     CalibrationError,
     least_sigma,
@@ -12,7 +13,7 @@ from accounting.calibration import (
     splits_for_batch,
 )
 from accounting.composition import epsilon_after
-from accounting.schemes import SCHEMES, Certified, scheme_class
+from accounting.schemes import SCHEMES, Certified, OnlyLocalSampling, scheme_class
 
 SCENARIO_1 = {"p": 0.001, "q": 0.1, "d": 30}
 SCENARIO_2 = {"p": 0.1, "q": 0.001, "d": 1000}
@@ -51,6 +52,15 @@ def test_least_noise_meets_the_target_within_a_thousandth(name, epsilon, rounds)
 
     assert spent(found) <= epsilon
     assert spent(found / 1.001) > epsilon
+
+
+def test_almost_no_noise_is_answered_only_if_it_meets_the_target():
+    """The loss of one Gaussian round at σ = 0.01 is ε = 5425 (at δ = 1e-5)."""
+    wanted = {"p": 1.0, "q": 1.0, "d": 1, "delta": 1e-5, "rounds": 1}
+    assert least_sigma(OnlyLocalSampling, epsilon=6000.0, **wanted) == LEAST_SIGMA
+    sigma = least_sigma(OnlyLocalSampling, epsilon=4000.0, **wanted)
+    assert sigma > LEAST_SIGMA
+    assert OnlyLocalSampling(p=1.0, q=1.0, d=1, noise_multiplier=sigma).delta(4000.0) <= 1e-5
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0])

@@ -41,6 +41,7 @@ def test_dp_accountings_own_calibration_works():
         dp_accounting.GaussianDpEvent(1.0),
         dp_accounting.ComposedDpEvent([event(), dp_accounting.LaplaceDpEvent(1.0)]),
         event(scheme="paper"),
+        event(scheme="cs"),
         event(p=2.0),
     ],
 )

@@ -1,0 +1,21 @@
+"""The window of binomial counts: nothing of the probability is lost."""
+
+import pytest
+
+from accounting.binomial import binomial_window
+
+
+@pytest.mark.parametrize("d", [0, 1, 30, 10**6, 10**8, 10**10])
+@pytest.mark.parametrize("q", [1e-7, 1e-3, 0.5, 1.0])
+def test_window_and_cut_hold_all_of_the_probability(d, q):
+    _, mass, cut = binomial_window(d, q)
+    assert mass.sum() + cut >= 1 - 1e-15
+    assert mass.sum() + cut <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("d", [30, 10**6])
+def test_counts_above_the_most_are_in_the_cut(d):
+    counts, mass, cut = binomial_window(d, 0.5, most=d // 2)
+    assert counts[-1] == d // 2
+    assert mass.sum() + cut == pytest.approx(1, abs=1e-8)
+    assert cut > 0.4
