@@ -48,7 +48,6 @@ soak: install
 # What the server and a listener on the network can tell of the coins; takes long.
 wire: ROUNDS ?= 400
 wire: install
-	$(BIN)/pytest tests/wire/test_wire.py
 	cd tests/wire && PYTHONPATH=../system ../../$(BIN)/python report.py $(ROUNDS)
 
 # Known vulnerabilities of the locked dependencies; says so if the service cannot be reached.

@@ -27,7 +27,7 @@ from protocol.terms import Mode, Terms
 SAMPLES, CLASSES = 12, 3
 LENGTH = 4 * CLASSES + CLASSES
 KINDS = ("query.enrol", "query.invite", "train.gradient", "query.other", "train")
-MODES = (Mode.TRUSTED, Mode.UNTRUSTED, Mode.QUIET)
+MODES = tuple(mode for mode in Mode if mode.is_private)
 DECLARED = (UnreachableError, ForgottenError, RefusedError, LostMessageError)
 
 
@@ -67,6 +67,7 @@ class Client:
         with Ledger.open(self._ledger, read_only=True) as ledger:
             verified = ledger.verify()
         self._entries, self._head, self._inputs = verified.entries, verified.head, 0
+        self._added: list[str] = []
         self.seeds = self._make_seeds()
 
     def _make_seeds(self) -> list[bytes]:
@@ -94,7 +95,9 @@ class Client:
             record = framed("ConfigRecord", [], rest)
             body = f'{{"{messages.ASK}": "{object_id(record)}"}}'.encode()
             self._send(kind, [framed("RecordDict", [object_id(record)], body), record])
-        elif depth == 2:
+            self._check(self._reply(), record)
+            return
+        if depth == 2:
             record = ConfigRecord({messages.TERMS: self._terms[0].to_json()}).deflate()
             self._send(kind, [framed("RecordDict", [object_id(record)], rest), record])
         else:
@@ -113,7 +116,11 @@ class Client:
         question = _question(terms, round=self._fresh[mode], weights=weights)
         self._send("train.gradient", question)
         answer = self._reply()
-        self._check(answer)
+        self._check(answer, question[1])
+        if answer is not None and terms.mode.client_adds_noise:
+            # Noise of this size is longer than all samples together but once in 10¹² times.
+            noisy = np.frombuffer(answer[messages.SUM], "<f4")
+            assert np.linalg.norm(noisy) > SAMPLES, "a sum left without its noise"
         if np.isfinite(np.frombuffer(weights, "<f4")).all():
             coin = self._coin(terms, self._fresh[mode])
             assert coin is not None, "a usable model was not charged"
@@ -152,8 +159,13 @@ class Client:
         assert self._sizes.setdefault(kind, size) == size, "a reply's size tells something"
         return answer
 
-    def _check(self, answer: dict[str, Any] | None) -> None:
-        """Whatever left was charged before, and the ledger is sound."""
+    def _check(self, answer: dict[str, Any] | None, question: bytes | None = None) -> None:
+        """Whatever left was charged before, and the ledger is sound.
+
+        Args:
+            answer: What left.
+            question: The record that was asked, if it is known.
+        """
         self._follow_chain()
         if answer is None:
             return
@@ -162,21 +174,35 @@ class Client:
             assert reason == "" or reason in {refusal.value for refusal in Refusal}
             assert answer[messages.DECLARED_SIZE] == (0 if reason else SAMPLES)
             return
-        last = "SELECT kind, coin FROM entries ORDER BY seq DESC"
-        newest = self._rows.execute(last).fetchmany(2)
         if messages.SUM in answer:
             vector = vector_from_bytes(answer[messages.SUM], len(answer[messages.SUM]) // 4)
-            assert newest[0][0] == "answer", "an answer left that the ledger does not know"
+            assert self._added.count("answer") == 1, "an answer left that the ledger does not know"
             assert np.linalg.norm(vector) < 1e4
         else:
             assert all(isinstance(coin, bool) for coin in answer[messages.COINS])
-            flipped = self._rows.execute("SELECT count(*) FROM entries WHERE kind = 'charge'")
-            assert flipped.fetchone()[0] >= len(answer[messages.COINS])
+        if question is not None:
+            self._check_charged(answer, question)
+
+    def _check_charged(self, answer: dict[str, Any], question: bytes) -> None:
+        """The rounds that were asked for are charged, with the coins that were told."""
+        asked: Any = inflate_object_from_contents(
+            object_id(question), {object_id(question): question}
+        )
+        terms, first = Terms.from_json(str(asked[messages.TERMS])), asked[messages.ROUND]
+        told = answer.get(messages.COINS)
+        count = 1 if told is None else len(told)
+        coins = [self._coin(terms, round_) for round_ in range(first, first + count)]
+        assert None not in coins, "a round of which something left is not charged"
+        assert told is None or told == coins, "other coins were told than those in the ledger"
+        assert told is not None or coins[0] or terms.mode.answers_always
 
     def _follow_chain(self) -> None:
         """Check what was added since the last input; now and then, the whole file."""
         rows = self._rows.execute("SELECT * FROM entries WHERE seq > ?", (self._entries,))
+        kind = [column[0] for column in rows.description].index("kind")
+        self._added = []
         for row in rows.fetchall():
+            self._added.append(row[kind])
             self._head = chained(self._head, row[:-1])
             self._entries += 1
             assert (row[0], row[-1]) == (self._entries, self._head), "the ledger is damaged"
@@ -199,7 +225,7 @@ def _terms(mode: Mode) -> Terms:
     return Terms(
         experiment="trial",
         mode=mode,
-        p=0.5,
+        p=1.0 if mode is Mode.LOCAL_ONLY else 0.5,
         q=0.5,
         clip_norm=1.0,
         noise_multiplier=50.0,
@@ -229,7 +255,7 @@ def _make_owner(folder: Path, ledger: Path) -> Path:
         "declared_size": SAMPLES,
         "modes": [str(mode) for mode in MODES],
         "models": ["fuzz_wire:build_tiny_model"],
-        "largest_p": 0.5,
+        "largest_p": 1.0,
         "largest_q": 0.5,
         "largest_clip_norm": 1.0,
         "least_noise_multiplier": 50.0,

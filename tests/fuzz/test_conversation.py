@@ -23,7 +23,7 @@ from protocol.terms import Mode, Terms
 
 SAMPLES, CLASSES, ROUNDS = 6, 3, 5
 LENGTH = 4 * CLASSES + CLASSES
-modes = st.sampled_from([Mode.TRUSTED, Mode.UNTRUSTED, Mode.QUIET, Mode.LOCAL_ONLY])
+modes = st.sampled_from([mode for mode in Mode if mode.is_private])
 rounds = st.integers(-1, ROUNDS + 2)
 
 
@@ -51,7 +51,7 @@ class Conversation(RuleBasedStateMachine):
             "data": "images.npz",
             "ledger": "ward7.db",
             "declared_size": SAMPLES,
-            "modes": [str(mode) for mode in Mode if mode is not Mode.NONE],
+            "modes": [str(mode) for mode in Mode if mode.is_private],
             "models": ["fuzz_wire:build_tiny_model"],
             "largest_p": 1.0,
             "largest_q": 0.5,

@@ -9,11 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from fuzz_client import MODES, Client
+
+from client import participant
+from protocol.terms import Mode
 
 pytest.importorskip("atheris", reason="atheris has no wheel for this platform")
 
 HERE = Path(__file__).parent
-RUNS = {"texts": 92_000, "files": 4_000, "client": 1_500, "server": 5_000}
+RUNS = {"texts": 80_000, "files": 10_000, "client": 8_000, "server": 10_000}
 
 
 def fuzz(target: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -39,6 +43,16 @@ def test_no_input_breaks_what_was_promised(target: str, tmp_path: Path) -> None:
 
 def test_the_inputs_of_one_run_add_up_to_a_hundred_thousand() -> None:
     assert sum(RUNS.values()) >= 100_000
+
+
+def test_a_client_that_forgets_its_noise_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(participant, "add_noise", lambda total, *_: total)
+    target = Client(tmp_path)
+    asked_in_untrusted_mode = target.seeds[MODES.index(Mode.UNTRUSTED)]
+    with pytest.raises(AssertionError, match="without its noise"):
+        target(asked_in_untrusted_mode)
 
 
 def test_the_fuzzer_notices_a_promise_that_is_broken(tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ no leak, so that all orders of the tried coins are equally likely: a permutation
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm, rankdata
+from scipy.stats import rankdata
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-FALSE_ALARM = 1e-4
+# An AUC above the two-sided 99 % range of guesses counts as told.
+FALSE_ALARM = 0.005
 _PERMUTATIONS = 20_000
+_RESAMPLES = 2000
 _CONFIDENCE = 0.99
 
 
@@ -25,7 +27,7 @@ class Verdict:
 
     Attributes:
         auc: Probability that a participation scores above an abstention; 0.5 is guessing.
-        low: Lower end of its 99 % confidence interval (Hanley and McNeil).
+        low: Lower end of its 99 % confidence interval (bootstrap of whole rounds).
         high: Upper end.
         p_value: Probability of such an AUC, or a larger one, without a leak.
         tried: How many coins were guessed.
@@ -39,7 +41,7 @@ class Verdict:
 
     @property
     def leaks(self):
-        """Whether there is a leak; wrongly so with probability 1e-4."""
+        """Whether there is a leak; wrongly so once in 200 times."""
         return self.p_value < FALSE_ALARM
 
     def __str__(self):
@@ -62,26 +64,37 @@ def judge(view):
         ],
         axis=0,
     )
-    return _verdict(rankdata(scores), view.coins[~learnt])
+    return _verdict(scores, view.coins[~learnt], view.rounds[~learnt])
 
 
-def _verdict(ranks, coins):
-    heads, tails = coins.sum(), (~coins).sum()
+def _verdict(scores, coins, rounds):
+    ranks = rankdata(scores)
     shuffled = np.random.default_rng(0).permuted(np.tile(coins, (_PERMUTATIONS, 1)), axis=1)
-    reached = ranks @ coins
-    beyond = np.sum(shuffled @ ranks >= reached - 1e-9)
-    auc = (reached - heads * (heads + 1) / 2) / (heads * tails)
-    spread = norm.ppf((1 + _CONFIDENCE) / 2) * _standard_error(auc, heads, tails)
+    beyond = np.sum(shuffled @ ranks >= ranks @ coins - 1e-9)
+    low, high = _interval(scores, coins, rounds)
     return Verdict(
-        auc=auc,
-        low=max(auc - spread, 0.0),
-        high=min(auc + spread, 1.0),
+        auc=_auc(scores, coins),
+        low=low,
+        high=high,
         p_value=(1 + beyond) / (1 + _PERMUTATIONS),
         tried=len(coins),
     )
 
 
-def _standard_error(auc, heads, tails):
-    one, other = auc / (2 - auc), 2 * auc**2 / (1 + auc)
-    variance = auc * (1 - auc) + (heads - 1) * (one - auc**2) + (tails - 1) * (other - auc**2)
-    return np.sqrt(max(variance, 0.0) / (heads * tails))
+def _auc(scores, coins):
+    heads, tails = coins.sum(), (~coins).sum()
+    return (rankdata(scores) @ coins - heads * (heads + 1) / 2) / (heads * tails)
+
+
+def _interval(scores, coins, rounds):
+    """Return the interval of AUCs if rounds, whose clients may depend on each other, came anew."""
+    random = np.random.default_rng(0)
+    groups = [np.flatnonzero(rounds == round_) for round_ in np.unique(rounds)]
+    found = []
+    for _ in range(_RESAMPLES):
+        drawn = np.concatenate(
+            [groups[at] for at in random.integers(len(groups), size=len(groups))]
+        )
+        if 0 < coins[drawn].sum() < len(drawn):
+            found.append(_auc(scores[drawn], coins[drawn]))
+    return np.quantile(found, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])

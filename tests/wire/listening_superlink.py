@@ -1,7 +1,7 @@
 """Flower's SuperLink, with a listener between its request handlers and its database.
 
-Takes the same arguments. Everything that is handed to the database, which is all that reaches the
-server of clients, is written to the file ``$WIRE_RECORD`` as it comes, and with the time.
+Takes the same arguments. What clients hand to the database (messages, objects, sizes, stated times)
+and when they ask it (polls and heartbeats) is written to the file ``$WIRE_RECORD`` as it comes.
 """
 
 import os
@@ -17,6 +17,7 @@ from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectSto
 from flwr.superlink.cli import flower_superlink
 
 MESSAGE, FETCHED, OBJECT, TRAFFIC, RUNTIME = "message", "fetched", "object", "traffic", "runtime"
+POLL, HEARTBEAT = "poll", "heartbeat"
 
 
 class _Record:
@@ -54,7 +55,8 @@ def main():
             wanted=list(result[1]),
         )
 
-    def hear_fetch(result, *_, **__):
+    def hear_fetch(result, *, node_id, **_):
+        record.note(POLL, node=node_id)
         for message in result:
             record.note(FETCHED, message=message.metadata.message_id)
 
@@ -63,6 +65,11 @@ def main():
 
     _listen(InMemoryLinkState, "store_message_and_object_tree", hear_message)
     _listen(InMemoryLinkState, "get_message_ins", hear_fetch)
+    _listen(
+        InMemoryLinkState,
+        "acknowledge_node_heartbeat",
+        lambda _, node_id, *__: record.note(HEARTBEAT, node=node_id),
+    )
     _listen(InMemoryLinkState, "store_traffic", lambda _, __, **size: record.note(TRAFFIC, **size))
     _listen(
         InMemoryLinkState,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tomli_w
 from federations import check_ledgers, plan
-from record import read_exchanges
+from record import read_exchanges, read_visits
 from wires import Tap
 
 from deploy.cluster import prepare
@@ -40,6 +40,7 @@ class Observation:
         coins: By client, the coin of each round, from its ledger.
         segments: By client, what passed on its line.
         exchanges: Questions and answers on their way into the SuperLink's database.
+        visits: When nodes polled and sent heartbeats, by kind and node.
         nodes: By client, its node id.
         metrics: The server's own, by round.
     """
@@ -49,6 +50,7 @@ class Observation:
     coins: list
     segments: list
     exchanges: list
+    visits: dict
     nodes: list
     metrics: list
 
@@ -131,6 +133,7 @@ def observe(folder, mode, kinds, *, rounds):
         coins=list(check_ledgers(cluster).values()),
         segments=[sorted(tap.segments, key=lambda one: one.at) for tap in taps],
         exchanges=read_exchanges(superlink.record),
+        visits=read_visits(superlink.record),
         nodes=json.loads((folder / _IDS).read_text()),
         metrics=read_metrics(cluster.server),
     )

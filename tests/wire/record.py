@@ -4,7 +4,7 @@ import pickle
 from dataclasses import dataclass
 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from listening_superlink import FETCHED, MESSAGE, OBJECT, RUNTIME, TRAFFIC
+from listening_superlink import FETCHED, HEARTBEAT, MESSAGE, OBJECT, POLL, RUNTIME, TRAFFIC
 
 from protocol import messages
 
@@ -68,6 +68,15 @@ def read_exchanges(path):
         # A run may end while the last answers are still on their way.
         if name in answers and all(part in objects for part in answers[name]["tree"])
     ]
+
+
+def read_visits(path):
+    """Return when each node polled and when it sent a heartbeat, by kind and node."""
+    visits = {POLL: {}, HEARTBEAT: {}}
+    for event in _events(path):
+        if event["what"] in visits:
+            visits[event["what"]].setdefault(event["node"], []).append(event["at"])
+    return visits
 
 
 def _exchange(question, answer, fetched_at, objects):

@@ -1,40 +1,19 @@
-"""Does a real federation tell who took part? A short observation; ``make wire`` is the long one.
-
-Each verdict is wrong about honest clients once in 10⁴ runs.
-"""
+"""What clients in mode untrusted put on the wire; ``make wire`` tries to read their coins."""
 
 import pytest
-from judge import judge
 from observed import observe
 from views import network_view, server_view
 
 from protocol import messages
 from protocol.terms import Mode
 
-KINDS = [*["honest"] * 3, *["early reply"] * 2, *["shared filler"] * 2]
+ROUNDS = 10
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """Return what 30 rounds of mode untrusted showed of honest and of faulty clients."""
-    return observe(tmp_path_factory.mktemp("wire"), Mode.UNTRUSTED, KINDS, rounds=30)
-
-
-@pytest.mark.parametrize("view", [server_view, network_view])
-def test_clients_as_shipped_do_not_show_their_coins(seen, view):
-    found = judge(view(seen))
-    assert not found.leaks, found
-
-
-@pytest.mark.parametrize("view", [server_view, network_view])
-def test_a_client_that_skips_the_work_is_found_out(seen, view):
-    found = judge(view(seen, "early reply"))
-    assert found.leaks, found
-
-
-def test_a_client_that_repeats_its_filler_is_found_out(seen):
-    found = judge(server_view(seen, "shared filler"))
-    assert found.leaks, found
+    """Return what a few rounds of three clients showed."""
+    return observe(tmp_path_factory.mktemp("wire"), Mode.UNTRUSTED, ["honest"] * 3, rounds=ROUNDS)
 
 
 def test_all_answers_have_the_same_fields_and_sizes_and_state_no_running_time(seen):
@@ -44,3 +23,23 @@ def test_all_answers_have_the_same_fields_and_sizes_and_state_no_running_time(se
     assert len({max(one.sizes) for one in sums}) == 1
     assert {one.wanted for one in sums} == {3}
     assert {one.runtime for one in sums} == {0.0}
+
+
+def test_no_two_answers_share_a_salt_or_a_number(seen):
+    sums = seen.sums()
+    assert len({one.answer[messages.SALT] for one in sums}) == len(sums)
+    assert len({one.answer[messages.SUM][:64] for one in sums}) == len(sums)
+
+
+def test_every_coin_that_was_flipped_is_answered(seen):
+    asked = set(list(seen.rounds_asked())[:-1])  # the last answers may still be on their way
+    for client, node in enumerate(seen.nodes):
+        answered = {one.question[messages.ROUND] for one in seen.sums() if one.node == node}
+        assert asked & set(seen.coins[client]) <= answered
+
+
+@pytest.mark.parametrize("view", [server_view, network_view])
+def test_an_observer_has_a_row_for_every_client_and_round(seen, view):
+    found = view(seen)
+    assert len(found) == len(found.coins) >= 3 * (ROUNDS - 2)
+    assert found.rows.shape[1] > 15

@@ -36,10 +36,8 @@ def network_view(seen, kind="honest"):
 
     The observer is told when every round began. A round ends with the next.
     """
-    starts = list(seen.rounds_asked().items())
-    rounds = [(round_, began, ended) for (round_, began), (_, ended) in itertools.pairwise(starts)]
     rows = {}
-    for round_, began, ended in rounds:
+    for round_, began, ended in _rounds(seen):
         passed = [
             [one for one in segments if began <= one.at < ended] for segments in seen.segments
         ]
@@ -48,6 +46,12 @@ def network_view(seen, kind="honest"):
             earlier = sum(one.at < uploads[client].at for one in uploads if one and uploads[client])
             rows[client, round_] = [client, earlier, *_line(segments, began, ended)]
     return _view(seen, kind, rows)
+
+
+def _rounds(seen):
+    """Return every round but the last, when it began and when the next one did."""
+    starts = list(seen.rounds_asked().items())
+    return [(round_, began, ended) for (round_, began), (_, ended) in itertools.pairwise(starts)]
 
 
 def _line(segments, began, ended):
@@ -70,20 +74,40 @@ def _largest(segments, *, up):
 
 
 def server_view(seen, kind="honest"):
-    """Return what the server has of all clients of a kind: heads, contents, and when they came."""
-    sums = seen.sums()
-    vectors = [np.frombuffer(one.answer[messages.SUM], "<f4") for one in sums]
-    common = [Counter(vector[place] for vector in vectors) for place in range(_LOOKED_UP)]
-    arrivals = {}
-    for one in sums:
-        arrivals.setdefault(one.question[messages.ROUND], []).append(one.answered_at)
+    """Return what the server has of all clients of a kind: heads, contents, and when they came.
+
+    Every charged round has a row; one without an answer says so.
+    """
+    sums = {(seen.nodes.index(one.node), one.question[messages.ROUND]): one for one in seen.sums()}
+    vectors = {key: np.frombuffer(one.answer[messages.SUM], "<f4") for key, one in sums.items()}
+    common = [Counter(vector[place] for vector in vectors.values()) for place in range(_LOOKED_UP)]
+    salts = Counter(one.answer[messages.SALT] for one in sums.values())
     rows = {}
-    for one, vector in zip(sums, vectors, strict=True):
-        client, round_ = seen.nodes.index(one.node), one.question[messages.ROUND]
-        order = sum(at < one.answered_at for at in arrivals[round_])
-        twins = np.mean([common[place][vector[place]] for place in range(_LOOKED_UP)])
-        rows[client, round_] = [client, order, twins, *_head(one), *_content(vector)]
-    return _view(seen, kind, rows)
+    for round_, began, ended in _rounds(seen):
+        arrivals = [one.answered_at for (_, at), one in sums.items() if at == round_]
+        for client, node in enumerate(seen.nodes):
+            one = sums.get((client, round_))
+            row = [client, one is not None, *_visits(seen, node, began, ended, one)]
+            if one is not None:
+                vector = vectors[client, round_]
+                order = sum(at < one.answered_at for at in arrivals)
+                twins = np.mean([common[place][vector[place]] for place in range(_LOOKED_UP)])
+                salt = one.answer[messages.SALT]
+                row += [order, twins, salts[salt], np.mean(list(salt)), len(set(salt))]
+                row += [*_head(one), *_content(vector)]
+            rows[client, round_] = row
+    width = max(map(len, rows.values()))
+    return _view(seen, kind, {key: row + [-1.0] * (width - len(row)) for key, row in rows.items()})
+
+
+def _visits(seen, node, began, ended, answer):
+    """Return how often a node came by in a round, and when it did so after its answer."""
+    row = []
+    for times in (visits.get(node, []) for visits in seen.visits.values()):
+        row.append(sum(began <= at < ended for at in times))
+        since = answer.stored_at if answer else began
+        row.append(min((at - since for at in times if at > since), default=-1.0))
+    return row
 
 
 def _head(one):
