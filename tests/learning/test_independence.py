@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from learning import Randomness, SecureRandom, SeededRandom
@@ -19,17 +20,16 @@ FALSE_ALARM = 1e-6
 DRAWS = 4000
 ROOT = Path(__file__).parents[2]
 
-# Only the module itself: a fresh interpreter need not import torch for it.
+SHARE = 0.3
 FRESH = f"""
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("r", {str(ROOT / "learning" / "randomness.py")!r})
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-source = module.SecureRandom()
+import sys
+from learning import SecureRandom
+source = SecureRandom()
 taken = bytearray({DRAWS})
-for row in source.sample_indices({DRAWS}, 0.3):
+for row in source.sample_indices({DRAWS}, {SHARE}):
     taken[row] = 1
-sys.stdout.buffer.write(source.normal({DRAWS}, 1.0).tobytes() + taken)
+coins = bytes(source.coin({SHARE}) for _ in range({DRAWS}))
+sys.stdout.buffer.write(source.normal({DRAWS}, 1.0).tobytes() + taken + coins)
 """
 
 
@@ -89,30 +89,50 @@ def test_shared_noise_would_be_noticed() -> None:
 
 def samples(source: Randomness) -> bytes:
     taken = np.zeros(DRAWS, np.uint8)
-    taken[source.sample_indices(DRAWS, 0.3)] = 1
+    taken[source.sample_indices(DRAWS, SHARE)] = 1
     return taken.tobytes()
 
 
+def coins(source: Randomness) -> bytes:
+    return bytes(source.coin(SHARE) for _ in range(DRAWS))
+
+
 def overlap_fits(one: bytes, other: bytes) -> bool:
-    """Whether both samples share as many rows as independent ones do; false alarm 10⁻⁶."""
+    """Whether both are heads as often at once as independent ones are; false alarm 10⁻⁶."""
     both = int((np.frombuffer(one, np.uint8) & np.frombuffer(other, np.uint8)).sum())
-    return bool(stats.binomtest(both, DRAWS, 0.09).pvalue >= FALSE_ALARM)
+    return bool(stats.binomtest(both, DRAWS, SHARE**2).pvalue >= FALSE_ALARM)
 
 
-def test_a_fork_samples_other_rows() -> None:
+@pytest.mark.parametrize("draw", [samples, coins])
+def test_a_fork_samples_other_rows_and_flips_other_coins(
+    draw: Callable[[Randomness], bytes],
+) -> None:
     source = SecureRandom()
-    assert overlap_fits(in_child(lambda: samples(source)), samples(source))
+    assert overlap_fits(in_child(lambda: draw(source)), draw(source))
     seeded = SeededRandom(1)
-    assert not overlap_fits(in_child(lambda: samples(seeded)), samples(seeded))
+    assert not overlap_fits(in_child(lambda: draw(seeded)), draw(seeded))
 
 
-def test_after_a_restart_noise_and_samples_are_new() -> None:
-    runs = [
-        subprocess.run([sys.executable, "-c", FRESH], capture_output=True, check=True).stdout
+def test_after_a_restart_noise_samples_and_coins_are_new() -> None:
+    one, other = (
+        subprocess.run(
+            [sys.executable, "-c", FRESH], cwd=ROOT, capture_output=True, check=True
+        ).stdout
         for _ in range(2)
-    ]
-    assert not look_alike([run[: 4 * DRAWS] for run in runs])
-    assert overlap_fits(*(run[4 * DRAWS :] for run in runs))
+    )
+    assert not look_alike([one[: 4 * DRAWS], other[: 4 * DRAWS]])
+    for start in (4 * DRAWS, 5 * DRAWS):
+        assert overlap_fits(one[start : start + DRAWS], other[start : start + DRAWS])
+
+
+def test_samples_noise_and_coins_of_one_source_tell_nothing_of_each_other() -> None:
+    source = SecureRandom()
+    taken, flipped = samples(source), coins(source)
+    assert overlap_fits(taken, flipped)
+    vector = np.frombuffer(noise(source), np.float32).astype(np.float64)
+    for chosen in (taken, flipped):
+        where = np.frombuffer(chosen, np.uint8) == 1
+        assert stats.ttest_ind(vector[where], vector[~where]).pvalue >= FALSE_ALARM
 
 
 def test_many_sources_of_one_process_draw_independent_noise() -> None:

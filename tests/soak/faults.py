@@ -26,14 +26,14 @@ class Fault:
         name: For the table.
         server: Whether it hits the server, so that no round can be played meanwhile.
         seconds: Shortest and longest time until it is undone.
-        inject: Does it; gets the world and a source of choices, returns what undoes it, or None
-            if there was nothing to hit.
+        inject: Does it; gets the world and a source of choices, returns what undoes it (None if
+            there was nothing to hit) and which client machine was hit (None if the server was).
     """
 
     name: str
     server: bool
     seconds: tuple[float, float]
-    inject: Callable[[Any, Any], Undo | None]
+    inject: Callable[[Any, Any], tuple[Undo | None, int | None]]
 
 
 class Clocks:
@@ -77,14 +77,14 @@ def all_faults(clocks):
     kinds = [
         ("client machine killed", False, (0.0, 0.0), _hit_machine(_kill)),
         ("client machine paused", False, long, _hit_machine(_pause)),
-        ("client machine: disk full", False, short, _hit_machine(_fill_disk)),
+        ("client machine: files cannot grow", False, short, _hit_machine(_fill_disk)),
         ("client machine: network cut", False, long, _hit_wire("cut")),
         ("client machine: network silent", False, long, _hit_wire("mute")),
         ("server program killed", True, (0.0, 0.0), _hit_server(_kill, "server run")),
         ("SuperLink killed", True, (0.0, 0.0), _hit_server(_kill, "flower-superlink")),
         ("ServerApp killed", True, (0.0, 0.0), _hit_server(_kill, "flwr-serverapp")),
         ("server paused", True, short, _hit_server(_pause, "")),
-        ("server: disk full", True, short, _hit_server(_fill_disk, "")),
+        ("server: files cannot grow", True, short, _hit_server(_fill_disk, "")),
         ("server: network cut", True, short, _hit_all_wires("cut")),
         ("server: network silent", True, short, _hit_all_wires("mute")),
     ]
@@ -101,7 +101,8 @@ def all_faults(clocks):
 
 def _hit_machine(hit):
     def inject(world, choose):
-        return hit(choose.choice(world.machines).pids, choose)
+        machine = choose.randrange(len(world.machines))
+        return hit(world.machines[machine].pids, choose), machine
 
     return inject
 
@@ -113,16 +114,17 @@ def _hit_server(hit, name):
             guards = set(world.server.pids("guard.py")) if name else set()
             return [pid for pid in world.server.pids(name) if pid not in guards]
 
-        return hit(find, choose)
+        return hit(find, choose), None
 
     return inject
 
 
 def _hit_wire(what):
     def inject(world, choose):
-        wire = choose.choice(world.wires)
+        machine = choose.randrange(len(world.wires))
+        wire = world.wires[machine]
         getattr(wire, what)()
-        return wire.mend
+        return wire.mend, machine
 
     return inject
 
@@ -131,16 +133,16 @@ def _hit_all_wires(what):
     def inject(world, _):
         for wire in world.wires:
             getattr(wire, what)()
-        return lambda: [wire.mend() for wire in world.wires]
+        return lambda: [wire.mend() for wire in world.wires], None
 
     return inject
 
 
 def _turn_machine(clocks):
     def inject(world, choose):
-        name = f"machine-{choose.randrange(len(world.machines))}"
-        clocks.set(name, choose.choice(_JUMPS))
-        return lambda: clocks.set(name, 0)
+        machine = choose.randrange(len(world.machines))
+        clocks.set(f"machine-{machine}", choose.choice(_JUMPS))
+        return lambda: clocks.set(f"machine-{machine}", 0), machine
 
     return inject
 
@@ -148,7 +150,7 @@ def _turn_machine(clocks):
 def _turn_server(clocks):
     def inject(_, choose):
         clocks.set("server", choose.choice(_JUMPS))
-        return lambda: clocks.set("server", 0)
+        return lambda: clocks.set("server", 0), None
 
     return inject
 

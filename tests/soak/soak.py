@@ -26,7 +26,7 @@ from world import World
 
 from protocol.terms import Mode
 
-GOES_ON = "rounds are played again after every fault"
+GOES_ON = "after every fault rounds are played, and the machine answers"
 NOTHING_LEFT = "no process is left"
 _TICK_SECONDS = 0.1
 _GAP_SECONDS = 4.0
@@ -42,11 +42,30 @@ class Injection:
 
     Attributes:
         name: Which one.
-        over: Rounds played when it was undone; None while it lasts.
+        experiment: During which experiment.
+        machine: Which client machine was hit; None if the server was.
+        over: Rounds of the experiment played when it was undone; None while it lasts.
+        said: Answers that the machine had given by then.
     """
 
     name: str
+    experiment: int
+    machine: int | None
     over: int | None = None
+    said: int = 0
+
+    def end(self, world):
+        """Note that it was undone."""
+        self.over = world.rounds(self.experiment)
+        self.said = 0 if self.machine is None else world.said[self.machine]
+
+    def survived(self, world):
+        """Whether rounds of the experiment were played since, and the machine answered."""
+        return (
+            self.over is not None
+            and world.rounds(self.experiment) > self.over
+            and (self.machine is None or world.said[self.machine] > self.said)
+        )
 
 
 class Schedule:
@@ -104,24 +123,33 @@ class Soak:
             self._undo(float("inf"))
 
     def calm(self, seconds):
-        """Leave the world alone for a while, and longer, within bounds, until it plays a round."""
+        """Leave the world alone for a while, and longer, within bounds, until all is well again.
+
+        That is when a round was played, and every fault of this experiment survived.
+        """
         start = self._world.rounds()
         began = time.monotonic()
         while (waited := time.monotonic() - began) < _PATIENCE_SECONDS:
-            if waited > seconds and not self._undos and self._world.rounds() > start:
+            self._turn()
+            well = not self._undos and self._world.rounds() > start and self._all_survived()
+            if waited > seconds and well:
                 return
-            if self._turn():
-                start = self._world.rounds()
             time.sleep(_TICK_SECONDS)
 
+    def _all_survived(self):
+        return all(
+            one.survived(self._world)
+            for one in self.injections
+            if one.experiment == self._world.experiment
+        )
+
     def _turn(self):
-        """Undo what is due and start what has ended; says whether anything was undone."""
+        """Undo what is due and start what has ended."""
         self._world.supervise()
-        return self._undo(time.monotonic())
+        self._undo(time.monotonic())
 
     def _recovered(self):
-        last = self._server_fault
-        return last is None or (last.over is not None and self._world.rounds() > last.over)
+        return self._server_fault is None or self._server_fault.survived(self._world)
 
     def _inject_due(self, schedule):
         fault = schedule.due(time.monotonic())
@@ -129,10 +157,10 @@ class Soak:
 
     def inject(self, fault, choose):
         """Inject a fault that is undone in due time; returns None if there was nothing to hit."""
-        undo = fault.inject(self._world, choose)
+        undo, machine = fault.inject(self._world, choose)
         if undo is None:
             return None
-        injection = Injection(name=fault.name)
+        injection = Injection(name=fault.name, experiment=self._world.experiment, machine=machine)
         self.injections.append(injection)
         seconds, rounds = time.monotonic() - self._started, self._world.rounds()
         print(f"{seconds:5.0f} s, {rounds} rounds: {fault.name}", file=sys.stderr)
@@ -141,13 +169,10 @@ class Soak:
         return injection
 
     def _undo(self, now):
-        undone = False
         while self._undos and self._undos[0][0] <= now:
             _, _, undo, injection = heapq.heappop(self._undos)
             undo()
-            injection.over = self._world.rounds()
-            undone = True
-        return undone
+            injection.end(self._world)
 
 
 def run(seconds, clients, machines, modes, seed, folder):
@@ -175,21 +200,22 @@ def run(seconds, clients, machines, modes, seed, folder):
             soak.calm(calm)
     finally:
         world.stop()
-    rounds = world.rounds()
+    rounds = [world.rounds(number) for number in range(len(modes))]
     protocol = check(world.cluster, world.settings)
-    protocol.expect(GOES_ON, rounds > 0, "no round was ever played")
+    for mode, played in zip(modes, rounds, strict=True):
+        protocol.expect(GOES_ON, played > 0, f"no round was played in mode {mode}")
     for injection in soak.injections:
-        told = f"no round was played after: {injection.name}"
-        protocol.expect(GOES_ON, rounds > injection.over, told)
+        told = f"no round was played, or no answer came, after: {injection.name}"
+        protocol.expect(GOES_ON, injection.survived(world), told)
     left = processes_left(folder)
     protocol.expect(NOTHING_LEFT, not left, f"still there: {left}")
     return {
         "seed": seed,
         "clients": clients,
         "modes": [str(mode) for mode in modes],
-        "rounds": rounds,
+        "rounds": sum(rounds),
         "clocks": clocks is not None,
-        "faults": _table(soak, faults, rounds),
+        "faults": _table(soak, faults, world),
         "invariants": [dataclasses.asdict(one) for one in protocol.invariants()],
     }
 
@@ -202,14 +228,14 @@ def processes_left(folder):
     return left
 
 
-def _table(soak, faults, rounds):
+def _table(soak, faults, world):
     """Return how often each fault was injected and survived."""
     return [
         {
             "fault": fault.name,
             "injected": sum(one.name == fault.name for one in soak.injections),
             "survived": sum(
-                one.name == fault.name and rounds > one.over for one in soak.injections
+                one.name == fault.name and one.survived(world) for one in soak.injections
             ),
         }
         for fault in faults

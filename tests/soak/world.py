@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import signal
@@ -126,6 +127,10 @@ class World:
         machines: Client processes; the clients are dealt out to them.
         folder: For everything.
         clocks: ``clocks.environment(name)`` of a machine; None leaves clocks alone.
+
+    Attributes:
+        experiment: Which experiment is being played.
+        said: By machine, how many answers its clients have given.
     """
 
     def __init__(self, plan, modes, machines, folder, clocks=None):
@@ -135,8 +140,9 @@ class World:
         self._metrics = [load_settings(path).state / METRICS for path in self.settings]
         _write_policies(self.cluster, self.settings)
         self._port = free_port(LOOPBACK)
-        self._said = (self.cluster.folder / WITNESS).open("ab")
+        self._witness = (self.cluster.folder / WITNESS).open("ab")
         self._lock = threading.Lock()
+        self.said = [0] * machines
         self._clocks = clocks
         self.wires = [Wire(self._port) for _ in range(machines)]
         self.machines = [
@@ -150,11 +156,11 @@ class World:
                 folder=folder,
                 log=folder / f"machine-{index}.log",
                 environment=self._clock(f"machine-{index}"),
-                listen=self._note,
+                listen=functools.partial(self._note, index),
             )
             for index, wire in enumerate(self.wires)
         ]
-        self._experiment = 0
+        self.experiment = 0
         self.server = self._server()
 
     def supervise(self):
@@ -162,15 +168,15 @@ class World:
         for program in (self.server, *self.machines):
             program.supervise()
 
-    def rounds(self):
-        """How many rounds were played so far, in all experiments."""
-        files = [path for path in self._metrics if path.exists()]
-        return sum(path.read_bytes().count(b"\n") for path in files)
+    def rounds(self, experiment=None):
+        """How many rounds of an experiment, by default the present one, were played so far."""
+        path = self._metrics[self.experiment if experiment is None else experiment]
+        return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def next_experiment(self):
         """Drain the server and start it with the next settings."""
         self.server.stop(60.0)
-        self._experiment += 1
+        self.experiment += 1
         self.server = self._server()
 
     def stop(self):
@@ -183,10 +189,10 @@ class World:
             ender.join()
         for wire in self.wires:
             wire.close()
-        self._said.close()
+        self._witness.close()
 
     def _server(self):
-        settings = self.settings[self._experiment]
+        settings = self.settings[self.experiment]
         command = [Path(sys.executable).parent / "coinflower", "server", "run", settings]
         command += ["--port", self._port, "--folder", self.folder / "superlink", "--resume"]
         return Program(
@@ -199,11 +205,12 @@ class World:
     def _clock(self, name):
         return {} if self._clocks is None else self._clocks.environment(name)
 
-    def _note(self, stream):
+    def _note(self, machine, stream):
         with stream:
             for line in stream:
                 with self._lock:
-                    self._said.write(line)
+                    self._witness.write(line)
+                    self.said[machine] += json.loads(line)["event"] == witness.SAID
 
 
 def _write_settings(cluster, modes, clients):
