@@ -18,7 +18,6 @@ from deploy.lock import (
     read_constraints,
     render_requirement,
 )
-from deploy.vulnerabilities import requirements
 
 ROOT = Path(__file__).parents[2]
 AGAIN = "make it anew: python -m deploy.lock --wheels FOLDER > deploy/lock.txt"
@@ -76,7 +75,3 @@ def test_a_wheel_is_hashed_as_it_lies_there(tmp_path: Path) -> None:
     (tmp_path / "a.whl").write_bytes(b"abc")
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert hashes_of_wheels([tmp_path / "a.whl"]) == [digest]
-
-
-def test_a_service_is_asked_for_public_versions() -> None:
-    assert requirements({"torch": "2.13.0+cpu", "rich": "1.0"}) == "torch==2.13.0\nrich==1.0\n"
