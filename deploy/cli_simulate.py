@@ -67,7 +67,8 @@ def simulate(
 ) -> None:
     """Simulate thousands of clients; σ by any analysis, ε always by one that holds."""
     from deploy.cluster import fresh_name
-    from experiments.simulated_run import Request, run_request
+    from experiments.request import Request
+    from experiments.simulated_run import run_request
 
     if out is None:
         if resume:

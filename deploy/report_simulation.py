@@ -23,7 +23,7 @@ from deploy.report import (
     write_report,
 )
 from deploy.report_run import caveats
-from experiments.simulation import Curve, read_curve
+from experiments.simulation import Curve, read_state
 from protocol.terms import Mode
 
 SIMULATED = Statement(
@@ -40,7 +40,7 @@ def report_simulation(folder: Path, results: dict[str, Any]) -> Path:
         folder: Where its state was kept.
         results: Its figures.
     """
-    curve = read_curve(folder)
+    curve = read_state(folder).curve
     private, insecure = results["epsilon"] is not None, bool(results["insecure"])
     summary = [
         Statement(question="Accuracy", answer=percent(results["accuracy"])),

@@ -110,7 +110,8 @@ def federate(
     """Return the setting on the data at hand.
 
     With other clients than the paper's, q and the mean batch stay the paper's and p is fitted;
-    where that would need p > 1, p stays and q is fitted. In ``local-only`` p is 1 and q is fitted.
+    where that would need p > 1, p stays the paper's and q is fitted; where that would need q > 1,
+    everybody takes part and q is fitted to that. In ``local-only`` p is 1 and q is fitted.
 
     Args:
         setting: The paper's.
@@ -127,20 +128,26 @@ def federate(
     """
     parts = _shares(setting, data, how, clients, seed)
     sizes = np.array([len(part) for part in parts], dtype=np.int64)
-    total = int(sizes.sum())
+    share = MEAN_BATCH / int(sizes.sum())
     fitted_p, fitted_q = setting.p, setting.q
     if noise is NoiseModel.LOCAL_ONLY:
-        fitted_p, fitted_q = 1.0, min(1.0, MEAN_BATCH / total)
-    elif total != setting.clients * setting.d:
-        fitted_p = MEAN_BATCH / (setting.q * total)
-        if fitted_p > 1:
-            fitted_p, fitted_q = setting.p, min(1.0, MEAN_BATCH / (setting.p * total))
+        fitted_p, fitted_q = 1.0, min(1.0, share)
+    elif p is None and sizes.sum() != setting.clients * setting.d:
+        fitted_p, fitted_q = _fitted(setting, share) if q is None else (min(1.0, share / q), q)
     return Federation(
         sizes=sizes,
         rows=np.concatenate(parts),
         p=fitted_p if p is None else p,
         q=fitted_q if q is None else q,
     )
+
+
+def _fitted(setting: Setting, share: float) -> tuple[float, float]:
+    """Return p and q whose product is a share of all samples, one of them the paper's if may be."""
+    for p, q in ((share / setting.q, setting.q), (setting.p, share / setting.p)):
+        if max(p, q) <= 1:
+            return p, q
+    return 1.0, min(1.0, share)
 
 
 def _shares(

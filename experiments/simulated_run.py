@@ -2,126 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from accounting import validation
-from accounting.schemes import SCHEMES, scheme_class
+from accounting.schemes import scheme_class
 from experiments.memory import keep_freed_memory
+from experiments.request import NO_SCHEME, Request
 from experiments.scenarios import (
     SETTINGS,
     Federation,
-    Setting,
     analysis_of,
     calibrated_sigma,
     federate,
     load_training_data,
     upper_epsilon,
 )
-from experiments.simulation import STATE, Curve, generator_of, simulate
-from experiments.simulator import NoiseModel, Scenario, Simulator
-from learning import (
-    Dataset,
-    Randomness,
-    SecureRandom,
-    SeededRandom,
-    evaluate,
-    load_parameters,
-    model_for,
+from experiments.simulated_notes import notes_on, notes_on_excess
+from experiments.simulation import (
+    STATE,
+    TOTAL_EPSILON,
+    Curve,
+    State,
+    Terms,
+    read_state,
+    simulate,
+    sources_of,
 )
+from experiments.simulator import NoiseModel, Scenario, Simulator
+from learning import Dataset, evaluate, load_parameters, model_for
 from server.checkpoint import write_atomically
-
-NO_SCHEME = "none"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is asked for.
-
-    Attributes:
-        scenario: many-small or few-large.
-        data: Name or path of the data, or ``synthetic``.
-        iterations: Number of iterations.
-        scheme: The analysis that chooses the noise, ``none`` for no noise; by default the one that
-            holds for ``noise``.
-        total_epsilon: ε for all iterations; None grants each the paper's (0.015, 1e-6).
-        delta: δ of the total ε.
-        sigma: Noise multiplier, instead of a calibrated one.
-        noise: Who adds noise.
-        partition: How the data is shared out: equal, writer or dirichlet.
-        clients: Number of clients; as many as the data makes by default.
-        p: Participation probability, instead of a fitted one.
-        q: Sampling rate, instead of the paper's.
-        availability: Probability that a client is there.
-        clip_norm: Clip norm.
-        learning_rate: Step size; the paper's by default.
-        momentum: Momentum.
-        model: Model.
-        evaluate_every: Iterations between two evaluations.
-        split: Split of EMNIST.
-        download: Whether missing data may be fetched.
-        out: Folder for state and results.
-        resume: Whether to go on with the state in ``out``.
-        seed: Seeds everything; insecure.
-    """
-
-    scenario: str
-    data: str
-    iterations: int
-    scheme: str | None = None
-    total_epsilon: float | None = None
-    delta: float = 1e-5
-    sigma: float | None = None
-    noise: str = NoiseModel.TRUSTED
-    partition: str = "equal"
-    clients: int | None = None
-    p: float | None = None
-    q: float | None = None
-    availability: float = 1.0
-    clip_norm: float = 1.0
-    learning_rate: float | None = None
-    momentum: float = 0.9
-    model: str = "paper-cnn"
-    evaluate_every: int = 50
-    split: str | None = None
-    download: bool = False
-    out: Path | None = None
-    resume: bool = False
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check what can be checked before any data is read."""
-        require_one_of("scenario", self.scenario, list(SETTINGS))
-        require_one_of("noise", self.noise, list(NoiseModel))
-        if self.scheme is not None:
-            require_one_of("scheme", self.scheme, [*SCHEMES, NO_SCHEME])
-        if self.sigma is not None:
-            validation.require_positive("sigma", self.sigma)
-        validation.require_count("iterations", self.iterations, least=1)
-        validation.require_count("evaluate-every", self.evaluate_every, least=1)
-        if self.out is not None and (self.out / STATE).exists() and not self.resume:
-            raise ValueError(
-                f"{self.out} holds a simulation; --resume it or choose another folder."
-            )
-
-    @property
-    def chosen_scheme(self) -> str:
-        """Name of the analysis that chooses the noise."""
-        if self.scheme is not None:
-            return self.scheme
-        analysis = analysis_of(NoiseModel(self.noise))
-        return NO_SCHEME if analysis is None else analysis.name
-
-
-def require_one_of(field: str, value: str, choices: list[str]) -> None:
-    """Refuse a value that is none of the choices."""
-    if value not in choices:
-        raise ValueError(f"{field} = {value!r} is unknown; choose one of {', '.join(choices)}.")
 
 
 def run_request(
@@ -148,26 +64,28 @@ def run_request(
         data = load_training_data(
             request.data, paper, split=request.split, download=request.download
         )
-    federation = federate(
-        paper,
-        data,
-        how=request.partition,
-        clients=request.clients,
-        noise=noise,
-        p=request.p,
-        q=request.q,
-        seed=request.seed or 0,
-    )
-    sigma = _sigma(request, federation)
+    begun = _begun(request)
+    federation = federation_of(request, data)
+    sigma = sigma_of(request, federation) if begun is None else _kept_sigma(request, begun)
     rate = request.learning_rate
     if rate is None:
         rate = paper.learning_rate_of(request.chosen_scheme)
-    _tell(request, paper, federation, note)
+    terms: Terms = {TOTAL_EPSILON: request.total_epsilon}
+    if request.out is not None:
+        terms |= _terms(request, data, federation, sigma, rate)
+    if begun is not None:
+        begun.require_same(terms)
+        if request.total_epsilon is None:
+            terms[TOTAL_EPSILON] = begun.terms[TOTAL_EPSILON]
+    for line in notes_on(request, federation):
+        note(line)
+    if begun is not None or request.sigma is not None:
+        for line in notes_on_excess(request, federation, sigma, terms[TOTAL_EPSILON]):
+            note(line)
     torch.set_num_threads(1)
     keep_freed_memory()
     model = model_for(request.model, data)
-    seed = request.seed
-    randomness: Randomness = SecureRandom() if seed is None else SeededRandom(seed)
+    generator, randomness = sources_of(request.seed, 0 if begun is None else begun.curve.iterations)
     simulator = Simulator(
         Scenario(
             sizes=federation.sizes,
@@ -183,7 +101,7 @@ def run_request(
         data.train_inputs,
         data.train_targets,
         model,
-        generator_of(seed),
+        generator,
         randomness,
         rows=federation.rows,
     )
@@ -196,6 +114,8 @@ def run_request(
         iterations=request.iterations,
         evaluate_every=request.evaluate_every,
         folder=request.out,
+        begun=begun,
+        terms=terms,
         progress=progress,
         stopped=stopped,
         note=note,
@@ -209,7 +129,29 @@ def run_request(
     return results
 
 
-def _sigma(request: Request, federation: Federation) -> float:
+def _begun(request: Request) -> State | None:
+    """Return the state to go on with, if there is one."""
+    if request.out is None or not (request.out / STATE).exists():
+        return None
+    return read_state(request.out)
+
+
+def federation_of(request: Request, data: Dataset) -> Federation:
+    """Return the clients of a request on its data."""
+    return federate(
+        SETTINGS[request.scenario],
+        data,
+        how=request.partition,
+        clients=request.clients,
+        noise=NoiseModel(request.noise),
+        p=request.p,
+        q=request.q,
+        seed=request.seed or 0,
+    )
+
+
+def sigma_of(request: Request, federation: Federation) -> float:
+    """Return the noise of a request that begins: none, as given, or calibrated."""
     if request.chosen_scheme == NO_SCHEME:
         return 0.0
     if request.sigma is not None:
@@ -223,26 +165,42 @@ def _sigma(request: Request, federation: Federation) -> float:
     )
 
 
-def _tell(
-    request: Request, paper: Setting, federation: Federation, note: Callable[[str], None]
-) -> None:
-    clients, p, q = len(federation.sizes), federation.p, federation.q
-    if (clients, p, q) != (paper.clients, paper.p, paper.q):
-        note(
-            f"{paper.name} fitted to the data: {clients:,} clients instead of {paper.clients:,}, "
-            f"p = {p:.4g} instead of {paper.p:g}, q = {q:.4g} (the paper's is {paper.q:g}), mean "
-            f"batch {federation.mean_batch:.3g}."
-        )
-    if request.availability * federation.mean_batch < 1:
-        note(
-            f"an iteration has {request.availability * federation.mean_batch:.2g} samples on "
-            "average: most iterations are pure noise. Raise p or q, or use more data."
-        )
-    if request.seed is not None:
-        note("INSECURE: coins, samples and noise are seeded.")
-    scheme = request.chosen_scheme
-    if request.sigma is None and scheme in SCHEMES and not SCHEMES[scheme].is_upper_bound:
-        note(f"scheme {scheme!r} is not an upper bound; epsilon is the one that holds.")
+def _kept_sigma(request: Request, begun: State) -> float:
+    """Return the noise of a request that goes on: what was played is not noised again."""
+    return float(begun.terms.get("sigma", 0.0) if request.sigma is None else request.sigma)
+
+
+def _terms(
+    request: Request, data: Dataset, federation: Federation, sigma: float, rate: float
+) -> Terms:
+    """Return all that cost and training depend on, so that nobody goes on in another way."""
+    samples = len(data.train_targets)
+    return {
+        "scenario": request.scenario,
+        "data": f"{samples:,} samples ({_digest(data.train_inputs, data.train_targets)})",
+        "partition": request.partition,
+        "clients": len(federation.sizes),
+        "seed": request.seed,
+        "shares": _digest(federation.sizes, federation.rows),
+        "noise": str(request.noise),
+        "scheme": request.chosen_scheme,
+        "q": federation.q,
+        "p": federation.p,
+        "availability": request.availability,
+        "sigma": sigma,
+        "delta": request.delta,
+        "clip norm": request.clip_norm,
+        "learning rate": rate,
+        "momentum": request.momentum,
+        "model": request.model,
+    }
+
+
+def _digest(*arrays: npt.NDArray[Any]) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()[:12]
 
 
 def _figures(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from accounting.schemes import SCHEMES, CentralShuffling
+from experiments.request import NO_SCHEME, Request, require_one_of
 from experiments.scenarios import SETTINGS
-from experiments.simulated_run import NO_SCHEME, Request, require_one_of
 from experiments.simulator import NoiseModel
 
 COMPARED = (NO_SCHEME, "cs", "paper", "certified", "wcs", "ols")

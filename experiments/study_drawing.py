@@ -10,7 +10,7 @@ from typing import Any
 from accounting.composition import epsilon_after
 from accounting.schemes import Certified
 from experiments.curves import new_axes, save
-from experiments.simulated_run import NO_SCHEME
+from experiments.request import NO_SCHEME
 from experiments.studies import Question, Study
 from experiments.trainings import Outcome
 

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments.request import NO_SCHEME
 from experiments.scenarios import PER_ITERATION, SETTINGS
-from experiments.simulated_run import NO_SCHEME
 from experiments.simulator import NoiseModel
 from experiments.studies import Question, Study
 from experiments.study_drawing import draw, spent

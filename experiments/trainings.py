@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.request import Request
 from experiments.scenarios import SETTINGS, load_training_data
-from experiments.simulated_run import Request, run_request
+from experiments.simulated_run import run_request
 from experiments.studies import Case, Study, training_key
 from learning import Dataset
 from server.checkpoint import write_atomically

@@ -17,7 +17,7 @@ from deploy.charts import Axis, Line, binned, line_chart
 from deploy.cluster import prepare
 from deploy.guarantee import figure
 from deploy.report_run import report_local_run, report_server_run
-from experiments.simulation import read_curve
+from experiments.simulation import read_state
 from protocol.policy import load_policy
 from protocol.terms import Mode
 from server.journal import read_metrics
@@ -171,7 +171,7 @@ def test_a_simulation_without_a_folder_gets_one_and_a_report(tmp_path, monkeypat
     (path,) = tmp_path.glob("runs/simulation-*/report.html")
     assert results["report"] == str(path.relative_to(tmp_path))
     page = read_page(path)
-    curve = read_curve(path.parent)
+    curve = read_state(path.parent).curve
     assert len(curve.draws) == 3
     for name, place in (("participants", 0), ("batch", 1)):
         mean = sum(draw[place] for draw in curve.draws) / 3

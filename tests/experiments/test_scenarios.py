@@ -1,7 +1,5 @@
 """The paper's settings on the data at hand, what their noise is, and what it costs."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -22,7 +20,6 @@ from experiments.scenarios import (
     federate,
     upper_epsilon,
 )
-from experiments.simulated_run import Request, run_request
 from experiments.simulator import NoiseModel
 from learning import Dataset
 
@@ -63,6 +60,19 @@ def test_where_p_would_exceed_one_q_is_fitted_instead():
     small = federate(FEW, data(60_000))
     assert (len(small.sizes), small.p) == (60, 0.1)
     assert small.mean_batch == pytest.approx(70)
+
+
+def test_where_q_would_exceed_one_as_well_everybody_takes_part():
+    tiny = federate(MANY, data(600))
+    assert (tiny.p, tiny.q) == (1.0, pytest.approx(70 / 600))
+
+
+def test_p_is_fitted_to_a_given_q():
+    assert federate(MANY, data(60_000), q=0.2).mean_batch == pytest.approx(70)
+
+
+def test_q_stays_the_papers_beside_a_given_p():
+    assert federate(MANY, data(600), p=0.5).q == 0.1
 
 
 def test_in_local_only_everybody_takes_part():
@@ -132,44 +142,7 @@ def test_a_budget_that_needs_more_noise_than_helps_is_refused():
         )
 
 
-SMALL = Request(scenario="many-small", data="digits", model="digits", iterations=2)
-
-
-def test_an_almost_empty_batch_is_warned_about():
-    told = []
-    run_request(dataclasses.replace(SMALL, p=0.001, q=0.01), note=told.append)
-    assert any("most iterations are pure noise" in line for line in told)
-
-
-def test_a_seeded_simulation_is_stamped():
-    told = []
-    results = run_request(dataclasses.replace(SMALL, seed=1), note=told.append)
-    assert results["insecure"]
-    assert any(line.startswith("INSECURE") for line in told)
-    assert not run_request(SMALL)["insecure"]
-
-
-def test_the_papers_learning_rate_is_the_default():
-    assert run_request(SMALL)["learning_rate"] == 0.002
-    assert run_request(dataclasses.replace(SMALL, scheme="ols"))["learning_rate"] == 1e-4
-
-
-def test_a_learning_rate_of_zero_is_not_taken_for_none():
-    with pytest.raises(ValueError, match="learning rate = 0"):
-        run_request(dataclasses.replace(SMALL, learning_rate=0.0))
-
-
 @pytest.mark.parametrize("how", ["equal", "writer"])
 def test_no_clients_at_all_are_refused(how):
     with pytest.raises(ValueError, match="clients = 0"):
         federate(MANY, data(1500, np.repeat([1, 2], 750)), how=how, clients=0)
-
-
-def test_a_model_for_other_images_is_refused():
-    with pytest.raises(ValueError, match="cannot take the 8 x 8 images of digits"):
-        run_request(dataclasses.replace(SMALL, model="paper-cnn"))
-
-
-def test_an_unknown_scheme_is_told_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"scheme = 'magic' is unknown.*certified"):
-        dataclasses.replace(SMALL, scheme="magic")

@@ -6,10 +6,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.numpy import save_file
 from scipy import stats
 
 from experiments.scenarios import synthetic_data
-from experiments.simulation import Curve, simulate
+from experiments.simulation import Curve, read_state, simulate, sources_of
 from experiments.simulator import NoiseModel, Scenario, Simulator
 from learning import SeededRandom, build_model, flatten_parameters, load_data, load_parameters
 
@@ -147,23 +149,46 @@ def test_a_stopped_simulation_goes_on_where_it_was(digits, tmp_path):
     )
     assert partial.iterations == 6
     second = simulator(digits, noise_multiplier=0.0, seed=1)
-    curve = simulate(second, model, digits, iterations=10, evaluate_every=3, folder=tmp_path)
+    begun = read_state(tmp_path)
+    curve = simulate(second, model, digits, iterations=10, evaluate_every=3, begun=begun)
     assert curve.iterations == 10
     assert set(curve.accuracy) == {3, 6, 9, 10}
     assert curve.accuracy[3] == partial.accuracy[3]
 
 
-def test_a_damaged_state_is_not_gone_on_with(digits, tmp_path):
+def test_a_damaged_state_is_not_gone_on_with(tmp_path):
     (tmp_path / "simulation.safetensors").write_bytes(b"rubbish")
     with pytest.raises(ValueError, match="is damaged"):
-        simulate(
-            simulator(digits),
-            build_model("digits", classes=10),
-            digits,
-            iterations=1,
-            evaluate_every=1,
-            folder=tmp_path,
-        )
+        read_state(tmp_path)
+
+
+def test_a_state_that_does_not_say_how_it_began_is_not_gone_on_with(digits, tmp_path):
+    model = build_model("digits", classes=10)
+    simulate(simulator(digits), model, digits, iterations=1, evaluate_every=1, folder=tmp_path)
+    path = tmp_path / "simulation.safetensors"
+    with safe_open(path, "numpy") as file:
+        tensors = {name: file.get_tensor(name) for name in ("weights", "velocity")}
+        curve = file.metadata()["curve"]
+    save_file(tensors, path, metadata={"curve": curve})
+    with pytest.raises(ValueError, match="does not say how its simulation began"):
+        read_state(tmp_path)
+
+
+def test_seeded_coins_that_were_played_do_not_come_again():
+    first, again, later = (sources_of(3, start)[0].bytes(64) for start in (0, 0, 10))
+    assert first == again
+    assert first != later
+
+
+def test_seeded_noise_that_was_added_does_not_come_again():
+    first, again, later = (sources_of(3, start)[1].normal(8, 1.0) for start in (0, 0, 10))
+    assert (first == again).all()
+    assert (first != later).all()
+
+
+def test_seeded_coins_and_noise_come_from_streams_of_their_own():
+    coins, noise = sources_of(3, 0)
+    assert coins.bytes(64) != noise._generator.bytes(64)
 
 
 def test_synthetic_data_can_be_learned():
@@ -208,6 +233,7 @@ def test_a_full_disk_stops_nothing_and_spoils_nothing(digits, tmp_path, monkeypa
         iterations=5,
         evaluate_every=5,
         folder=tmp_path,
+        begun=read_state(tmp_path),
         note=told.append,
     )
     assert curve.iterations == 5

@@ -1,0 +1,63 @@
+"""What a reader of a simulation's figures must know beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from accounting.schemes import SCHEMES
+from experiments.request import Request
+from experiments.scenarios import MEAN_BATCH, SETTINGS, Federation, analysis_of, upper_epsilon
+from experiments.simulator import NoiseModel
+
+
+def notes_on(request: Request, federation: Federation) -> Iterator[str]:
+    """Yield a sentence for all that is not as in the paper, or not as one might think."""
+    changes = list(_changes(request, federation))
+    if changes:
+        yield f"{request.scenario} differs from the paper's: {'; '.join(changes)}."
+    batch = request.availability * federation.mean_batch
+    if batch < 1:
+        yield (
+            f"an iteration has {batch:.2g} samples on average: most iterations are pure noise. "
+            "Raise p or q, or use more data."
+        )
+    if request.seed is not None:
+        yield "INSECURE: coins, samples and noise are seeded."
+    scheme = SCHEMES.get(request.chosen_scheme)
+    holds = scheme is None or scheme.is_chargeable or scheme is _analysis(request)
+    if request.sigma is None and not holds:
+        name = request.chosen_scheme
+        yield f"scheme {name!r} is not an upper bound; epsilon is the one that holds."
+
+
+def notes_on_excess(
+    request: Request, federation: Federation, sigma: float, total: float | None
+) -> Iterator[str]:
+    """Say so if noise that is not calibrated to the wanted total costs more."""
+    noise = NoiseModel(request.noise)
+    costs = upper_epsilon(federation, noise, sigma, request.iterations, request.delta)
+    if total is not None and costs is not None and costs > total:
+        yield (
+            f"{request.iterations:,} iterations with sigma = {sigma:.6g} cost epsilon = "
+            f"{costs:.6g}, more than the total of {total:g} that was asked for."
+        )
+
+
+def _analysis(request: Request) -> object:
+    return analysis_of(NoiseModel(request.noise))
+
+
+def _changes(request: Request, federation: Federation) -> Iterator[str]:
+    paper, clients = SETTINGS[request.scenario], len(federation.sizes)
+    fitted = f"for a mean batch of {MEAN_BATCH:g}"
+    if clients != paper.clients:
+        why = "as the data makes them" if request.clients is None else "as asked for"
+        yield f"{clients:,} clients instead of {paper.clients:,}, {why}"
+    if federation.p != paper.p:
+        why = fitted if request.p is None else "as asked for"
+        if request.p is None and request.noise == NoiseModel.LOCAL_ONLY:
+            why = "for everybody takes part"
+        yield f"p = {federation.p:.4g} instead of {paper.p:g}, {why}"
+    if federation.q != paper.q:
+        why = fitted if request.q is None else "as asked for"
+        yield f"q = {federation.q:.4g} instead of {paper.q:g}, {why}"

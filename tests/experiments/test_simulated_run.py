@@ -1,0 +1,197 @@
+"""Requests for a simulation: what is refused, what is told, and how one goes on."""
+
+import dataclasses
+
+import pytest
+
+from accounting.composition import epsilon_after
+from accounting.schemes import Certified
+from experiments.request import Request
+from experiments.simulated_run import run_request
+from learning import load_data
+
+SMALL = Request(scenario="many-small", data="digits", model="digits", iterations=2)
+
+
+def test_an_almost_empty_batch_is_warned_about():
+    told = []
+    run_request(dataclasses.replace(SMALL, p=0.001, q=0.01), note=told.append)
+    assert any("most iterations are pure noise" in line for line in told)
+
+
+def test_a_seeded_simulation_is_stamped():
+    told = []
+    results = run_request(dataclasses.replace(SMALL, seed=1), note=told.append)
+    assert results["insecure"]
+    assert any(line.startswith("INSECURE") for line in told)
+    assert not run_request(SMALL)["insecure"]
+
+
+def test_the_papers_learning_rate_is_the_default():
+    assert run_request(SMALL)["learning_rate"] == 0.002
+    assert run_request(dataclasses.replace(SMALL, scheme="ols"))["learning_rate"] == 1e-4
+
+
+def test_a_learning_rate_of_zero_is_not_taken_for_none():
+    with pytest.raises(ValueError, match="learning rate = 0"):
+        run_request(dataclasses.replace(SMALL, learning_rate=0.0))
+
+
+def test_a_model_for_other_images_is_refused():
+    with pytest.raises(ValueError, match="cannot take the 8 x 8 images of digits"):
+        run_request(dataclasses.replace(SMALL, model="paper-cnn"))
+
+
+def test_an_unknown_scheme_is_told_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"scheme = 'magic' is unknown.*certified"):
+        dataclasses.replace(SMALL, scheme="magic")
+
+
+def asked(**changes):
+    return dataclasses.replace(SMALL, **changes)
+
+
+def begin(folder, **changes):
+    return run_request(asked(out=folder, **changes))
+
+
+def go_on(folder, note=lambda _: None, **changes):
+    return run_request(asked(out=folder, resume=True, **changes), note=note)
+
+
+def cost(results, iterations):
+    terms = Certified(
+        p=results["p"], q=results["q"], d=results["d"], noise_multiplier=results["sigma"]
+    )
+    return epsilon_after([(terms, iterations)], results["delta"])
+
+
+@pytest.mark.parametrize(
+    ("began", "asked_for", "told"),
+    [
+        ({"sigma": 0.5}, {"sigma": 50.0}, r"sigma = 0\.5, but sigma = 50\.0"),
+        ({}, {"p": 0.01}, r"p = 0\.4964.*, but p = 0\.01"),
+        ({}, {"q": 0.2}, r"q = 0\.1, but q = 0\.2"),
+        ({}, {"clients": 20}, "clients = 47, but clients = 20"),
+        ({}, {"partition": "dirichlet"}, "partition = equal, but partition = dirichlet"),
+        ({}, {"noise": "untrusted"}, "noise = trusted, but noise = untrusted"),
+        ({}, {"scheme": "wcs"}, "scheme = certified, but scheme = wcs"),
+        ({}, {"availability": 0.5}, r"availability = 1\.0, but availability = 0\.5"),
+        ({}, {"clip_norm": 2.0}, r"clip norm = 1\.0, but clip norm = 2\.0"),
+        ({}, {"learning_rate": 0.1}, r"learning rate = 0\.002, but learning rate = 0\.1"),
+        ({}, {"momentum": 0.5}, r"momentum = 0\.9, but momentum = 0\.5"),
+        ({}, {"delta": 1e-6}, "delta = 1e-05, but delta = 1e-06"),
+        ({"seed": 3}, {}, "seed = 3, but no seed"),
+        ({}, {"seed": 3}, "no seed, but seed = 3"),
+        ({"seed": 3}, {"seed": 4}, "seed = 3, but seed = 4"),
+    ],
+)
+def test_a_simulation_goes_on_only_as_it_began(tmp_path, began, asked_for, told):
+    begin(tmp_path, **began)
+    with pytest.raises(ValueError, match=f"began with {told} is asked for"):
+        go_on(tmp_path, iterations=3, **asked_for)
+
+
+def test_a_simulation_does_not_go_on_with_other_data(tmp_path):
+    begin(tmp_path)
+    digits = load_data("digits")
+    other = dataclasses.replace(digits, train_targets=digits.train_targets[::-1].copy())
+    with pytest.raises(ValueError, match=r"began with data = 1,437 samples \(.*but data = 1,437"):
+        run_request(asked(out=tmp_path, resume=True, iterations=3), data=other)
+
+
+def test_going_on_keeps_the_noise_and_reports_what_all_iterations_cost(tmp_path):
+    first = begin(tmp_path, total_epsilon=2.0)
+    results = go_on(tmp_path, total_epsilon=2.0, iterations=6)
+    assert results["sigma"] == first["sigma"]
+    assert results["epsilon"] == cost(first, 6) > 2.0
+
+
+@pytest.mark.parametrize("again", [{"total_epsilon": 2.0}, {}])
+def test_going_on_beyond_the_wanted_total_is_told(tmp_path, again):
+    begin(tmp_path, total_epsilon=2.0)
+    told = []
+    results = go_on(tmp_path, told.append, iterations=6, **again)
+    (line,) = (line for line in told if "more than the total of 2" in line)
+    assert f"6 iterations with sigma = {results['sigma']:.6g}" in line
+    assert f"{results['epsilon']:.6g}" in line
+
+
+def test_a_seeded_simulation_stays_insecure(tmp_path):
+    begin(tmp_path, seed=3)
+    assert go_on(tmp_path, seed=3, iterations=3)["insecure"]
+
+
+def test_given_noise_beyond_the_wanted_total_is_told():
+    told = []
+    run_request(asked(sigma=0.5, total_epsilon=0.1), note=told.append)
+    assert any("more than the total of 0.1" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"delta": 5.0}, r"delta = 5\.0"),
+        ({"momentum": 7.0}, r"momentum = 7\.0 must lie in \[0, 1\)"),
+        ({"seed": -1}, "seed = -1 must be an integer of at least 0"),
+        ({"p": 1.5}, r"p = 1\.5"),
+        ({"q": 0.0}, r"q = 0\.0"),
+        ({"clip_norm": -1.0}, r"clip norm = -1\.0"),
+        ({"availability": 2.0}, r"availability = 2\.0"),
+        ({"total_epsilon": 0.0}, r"total epsilon = 0\.0"),
+        ({"learning_rate": 0.0}, r"learning rate = 0\.0"),
+        ({"clients": 0}, "clients = 0"),
+        ({"partition": "halves"}, "partition = 'halves' is unknown"),
+    ],
+)
+def test_a_bad_value_is_refused_before_any_data_is_read(changes, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        asked(data="no such data", **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"scheme": "none", "sigma": 5.0}, "scheme = 'none' adds no noise, but sigma = 5"),
+        ({"scheme": "none", "total_epsilon": 2.0}, "scheme = 'none'.*total epsilon = 2"),
+        ({"noise": "none", "sigma": 5.0}, "noise = 'none' adds no noise, but sigma = 5"),
+        ({"noise": "none", "scheme": "certified"}, "noise = 'none'.*scheme = 'certified'"),
+    ],
+)
+def test_noise_that_is_asked_for_and_forbidden_is_refused(changes, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        asked(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {},
+            "many-small differs from the paper's: 47 clients instead of 23,264, as the data makes "
+            "them; p = 0.4965 instead of 0.001, for a mean batch of 70.",
+        ),
+        (
+            {"clients": 20, "p": 0.5},
+            "many-small differs from the paper's: 20 clients instead of 23,264, as asked for; "
+            "p = 0.5 instead of 0.001, as asked for.",
+        ),
+        (
+            {"noise": "local-only"},
+            "many-small differs from the paper's: 47 clients instead of 23,264, as the data makes "
+            "them; p = 1 instead of 0.001, for everybody takes part; q = 0.04965 instead of 0.1, "
+            "for a mean batch of 70.",
+        ),
+    ],
+)
+def test_what_differs_from_the_paper_is_told_with_its_reason(changes, told):
+    lines = []
+    run_request(asked(**changes), note=lines.append)
+    assert lines == [told]
+
+
+@pytest.mark.parametrize(("noise", "warned"), [("trusted", True), ("central", False)])
+def test_the_ideal_is_warned_of_unless_it_is_what_runs(noise, warned):
+    lines = []
+    run_request(asked(scheme="cs", noise=noise), note=lines.append)
+    assert any("'cs' is not an upper bound" in line for line in lines) == warned
