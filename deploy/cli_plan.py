@@ -12,15 +12,8 @@ import typer
 from accounting import validation
 from accounting.calibration import Split, splits_for_batch
 from accounting.schemes import scheme_class
-from deploy.cli_output import (
-    JsonFlag,
-    number,
-    print_json,
-    print_table,
-    say,
-    warn_not_an_upper_bound,
-)
-from deploy.cli_privacy import SCHEME_HELP
+from deploy.cli_output import JsonFlag, number, print_json, print_table, say
+from deploy.cli_privacy import SCHEME_HELP, warn_of_scheme
 from deploy.planner import ACCURACY, PRIVACY, Proposal, Wishes, batch_for, propose, suggested_delta
 from protocol.terms import Mode, parse_mode
 
@@ -91,8 +84,7 @@ def plan(
         largest_p=wishes.largest_p,
         **({"count": 1} if wishes.mode is Mode.LOCAL_ONLY else {}),
     )
-    if not kind.is_upper_bound:
-        warn_not_an_upper_bound(kind.name)
+    warn_of_scheme(kind)
     # Noise that another analysis chose may be too little for what the mode is charged.
     proposal = propose(wishes, found[0]) if kind is wishes.scheme else None
     written = _write(proposal, out)
@@ -132,7 +124,7 @@ def _ask_for_missing(given: dict[str, Any]) -> dict[str, Any]:
     levels = ", ".join(f"{name} (ε = {value:g})" for name, value in PRIVACY.items())
     ask("epsilon", f"How private: {levels}, or ε as a number", "balanced", _privacy)
     delta = suggested_delta(found["clients"], found["d"])
-    ask("delta", "δ (below one over the number of all samples)", f"{delta:g}", _delta)
+    ask("delta", "δ (well below one over the number of all samples)", f"{delta:g}", _delta)
     return found
 
 

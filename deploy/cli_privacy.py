@@ -18,6 +18,7 @@ from deploy.cli_output import (
     number,
     print_json,
     say,
+    warn,
     warn_not_an_upper_bound,
 )
 from experiments.curves import (
@@ -128,6 +129,20 @@ def _terms(scheme: str, p: float, q: float, d: int, sigma: float) -> Scheme:
     return scheme_class(scheme)(p=p, q=q, d=d, noise_multiplier=sigma)
 
 
+def warn_of_scheme(scheme: type[Scheme]) -> str | None:
+    """Warn of a scheme that does not bound what a client loses; returns why, None if it does."""
+    if scheme.is_chargeable:
+        return None
+    if not scheme.is_upper_bound:
+        warn_not_an_upper_bound(scheme.name)
+        return NOT_AN_UPPER_BOUND
+    warn(
+        f"scheme {scheme.name!r} is {NOT_AN_UPPER_BOUND} for a client of a federation; never "
+        "report its figures as such."
+    )
+    return f"{NOT_AN_UPPER_BOUND} for a client of a federation"
+
+
 def _answer(
     asked: str, terms: Scheme, rounds: int, epsilon: float, delta: float, as_json: bool
 ) -> None:
@@ -148,9 +163,9 @@ def _answer(
             figures["realised_delta"] = realised_delta_after(terms, rounds, epsilon)
         else:
             figures["realised_epsilon"] = realised_epsilon_after(terms, rounds, delta)
-    if not terms.is_upper_bound:
-        figures["warning"] = NOT_AN_UPPER_BOUND
-        warn_not_an_upper_bound(terms.name)
+    warning = warn_of_scheme(type(terms))
+    if warning is not None:
+        figures["warning"] = warning
     if as_json:
         print_json(figures)
         return

@@ -203,8 +203,11 @@ delta = {wishes.delta!r}
 
 
 def suggested_delta(clients: int, d: int) -> float:
-    """Return the power of ten at or below one over the number of all samples."""
-    return float(f"1e-{max(1, math.ceil(math.log10(clients * d)))}")
+    """Return the largest power of ten that is at most a tenth of one over all samples.
+
+    At one over the number of samples, publishing a random one of them would be allowed.
+    """
+    return float(f"1e-{1 + math.ceil(math.log10(clients * d))}")
 
 
 def batch_for(wishes: Wishes, accuracy: str) -> float:

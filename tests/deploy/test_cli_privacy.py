@@ -105,6 +105,14 @@ def test_what_is_no_upper_bound_says_so(scheme):
     assert found["upper_bound"] is False
 
 
+def test_the_ideal_says_that_it_bounds_no_clients_loss():
+    done = run(f"epsilon {SMALL} --sigma 1.5 --delta 1e-5 --scheme cs --json")
+    assert done.returncode == 0
+    assert "'cs' is not an upper bound for a client of a federation" in done.stderr
+    found = json.loads(done.stdout)
+    assert found["warning"] == "not an upper bound for a client of a federation"
+
+
 @pytest.mark.parametrize("command", ["epsilon", "delta", "sigma", "rounds", "plan"])
 def test_help_marks_both_schemes_of_the_paper(command):
     shown = " ".join(call(f"{command} --help").stdout.replace("│", " ").split())

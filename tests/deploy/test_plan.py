@@ -133,10 +133,21 @@ def test_enter_takes_the_defaults_and_options_are_not_asked():
     assert done.exit_code == 0
     found = json.loads(done.stdout)
     assert found["mode"] == "trusted"
-    assert found["delta"] == suggested_delta(4, 40) == 1e-3
+    assert found["delta"] == suggested_delta(4, 40) == 1e-4
     assert found["largest_p"] == 0.5
     assert "How many clients" not in done.stderr
     assert "In which share of rounds" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("clients", "d", "delta"), [(1, 1, 1e-1), (10, 100, 1e-4), (10, 101, 1e-5), (8, 60, 1e-4)]
+)
+def test_the_suggested_delta_is_at_most_a_tenth_of_one_over_all_samples(clients, d, delta):
+    assert suggested_delta(clients, d) == delta <= 1 / (10 * clients * d)
+
+
+def test_a_plan_by_the_ideal_is_warned_of():
+    assert "'cs' is not an upper bound for a client" in call(f"{OPTIONS} --scheme cs").stderr
 
 
 @pytest.mark.parametrize("place", ["trial", "server", "client"])
