@@ -84,11 +84,6 @@ class Scenario:
         if self.sizes.ndim != 1 or len(self.sizes) == 0 or self.sizes.min() < 1:
             raise ValueError("sizes must name at least one client, each with at least one sample.")
 
-    @property
-    def mean_batch(self) -> float:
-        """Expected number of samples in an iteration."""
-        return self.availability * self.p * self.q * float(self.sizes.sum())
-
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
@@ -138,6 +133,7 @@ class Simulator:
         self._generator = generator
         self._randomness = randomness
         self._ends = np.cumsum(scenario.sizes)
+        self._equal = bool((scenario.sizes == scenario.sizes[0]).all())
         self.weights: Vector = flatten_parameters(model).numpy()
         self.velocity: Vector = np.zeros_like(self.weights)
 
@@ -183,16 +179,25 @@ class Simulator:
         owner = np.searchsorted(ends, positions, side="right")
         within = positions - (ends[owner] - sizes[owner])
         rows = self._ends[joined[owner]] - sizes[owner] + within
-        if scenario.availability == 1:
-            available, size = clients, int(self._ends[-1])
-        else:
-            # Of those who did not join, who was there all the same?
-            there = scenario.availability * (1 - scenario.p)
-            idle = self._some_of(clients, there / (1 - scenario.availability * scenario.p))
-            idle = np.setdiff1d(idle, joined, assume_unique=True)
-            available = len(joined) + len(idle)
-            size = int(sizes.sum() + scenario.sizes[idle].sum())
+        available, size = self._available(joined)
         return Draw(rows=rows, participants=len(joined), available=available, available_size=size)
+
+    def _available(self, joined: Rows) -> tuple[int, int]:
+        """Return how many clients were there, and with how many samples in all."""
+        scenario = self._scenario
+        clients = len(scenario.sizes)
+        if scenario.availability == 1:
+            return clients, int(self._ends[-1])
+        # Of those who did not join, who was there all the same?
+        there = scenario.availability * (1 - scenario.p)
+        there /= 1 - scenario.availability * scenario.p
+        if self._equal:
+            idle = int(self._generator.binomial(clients - len(joined), there))
+            available = len(joined) + idle
+            return available, available * int(scenario.sizes[0])
+        others = np.setdiff1d(self._some_of(clients, there), joined, assume_unique=True)
+        both = np.concatenate([joined, others])
+        return len(both), int(scenario.sizes[both].sum())
 
     def _some_of(self, count: int, probability: float) -> Rows:
         """Return each of 0, ..., count − 1 with the probability: how many first, then which."""

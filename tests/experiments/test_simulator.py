@@ -110,6 +110,18 @@ def test_clients_that_are_away_change_scale_and_participation(digits):
     assert all(draw.participants <= draw.available for draw in draws)
 
 
+def test_of_equal_clients_that_are_away_only_the_number_is_drawn(digits, monkeypatch):
+    run = simulator(digits, availability=0.6)
+    monkeypatch.setattr(np, "setdiff1d", None)
+    draws = [run.draw() for _ in range(4000)]
+    # Binomial(100, 0.6): its mean over 4000 draws is within 6 of its standard deviations.
+    assert np.mean([draw.available for draw in draws]) == pytest.approx(60, abs=0.47)
+    # Its variance is 24, with a relative spread of sqrt(2/4000); 6 of them.
+    assert np.var([draw.available for draw in draws]) == pytest.approx(24, rel=0.14)
+    assert all(draw.available_size == 10 * draw.available for draw in draws)
+    assert all(draw.participants <= draw.available <= 100 for draw in draws)
+
+
 @pytest.mark.parametrize(
     ("noise_model", "variance"),
     [
