@@ -83,10 +83,9 @@ def experiments(
 
     Seeded, so that figures can be redone; the models are not private.
     """
-    from experiments.scenarios import SETTINGS, load_training_data
     from experiments.studies import Study, parse_question
     from experiments.study_page import describe, write_page
-    from experiments.trainings import play
+    from experiments.trainings import play, training_data
 
     study = Study(
         question=parse_question(question),
@@ -96,7 +95,7 @@ def experiments(
         iterations=iterations,
         epsilons=_numbers("epsilons", epsilons),
         delta=delta,
-        clients=tuple(int(each) for each in _numbers("clients", clients)),
+        clients=_counts("clients", clients),
         rates=_numbers("rates", rates),
         seeds=seeds,
         test_images=test_images,
@@ -104,7 +103,7 @@ def experiments(
         split=split,
         download=download,
     )
-    loaded = load_training_data(data, SETTINGS[study.scenario], split=split, download=download)
+    described = describe(training_data(study))
     columns = (TextColumn("trainings"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
         stop_on_signals() as stop,
@@ -121,7 +120,7 @@ def experiments(
     if outcomes is None:
         warn(f"stopped early; trainings are kept in {work}: the same command goes on.")
         raise typer.Exit(130)
-    write_page(study, outcomes, out, data=describe(loaded), command=_command_line(data))
+    write_page(study, outcomes, out, data=described, command=_command_line(data))
     if as_json:
         accuracy = [
             {
@@ -145,6 +144,13 @@ def _numbers(field: str, text: str) -> tuple[float, ...]:
         return tuple(float(each) for each in text.split(",") if each.strip())
     except ValueError:
         raise ValueError(f"{field} = {text!r} must be numbers with commas between.") from None
+
+
+def _counts(field: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(each) for each in text.split(",") if each.strip())
+    except ValueError:
+        raise ValueError(f"{field} = {text!r} must be whole numbers with commas between.") from None
 
 
 def _command_line(data: str) -> str:

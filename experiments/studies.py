@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
+from accounting import validation
 from accounting.schemes import SCHEMES, CentralShuffling
 from experiments.request import NO_SCHEME, Request, require_one_of
 from experiments.scenarios import SETTINGS
@@ -15,6 +16,10 @@ from experiments.simulator import NoiseModel
 
 COMPARED = (NO_SCHEME, "cs", "paper", "certified", "wcs", "ols")
 """Without privacy, the ideal, the paper's noise, and the analyses that hold."""
+
+
+_FORMAT = 2
+"""Of kept trainings; raised whenever the same request gives other figures than before."""
 
 
 class Question(StrEnum):
@@ -75,16 +80,24 @@ class Study:
     download: bool = False
 
     def __post_init__(self) -> None:
-        """Check what requests do not check."""
+        """Check everything before the first training; requests check themselves."""
         require_one_of("scenario", self.scenario, list(SETTINGS))
-        if not self.rates or min(self.rates) <= 0:
-            raise ValueError(f"rates = {self.rates} must be positive learning rates, at least one.")
-        if self.seeds < 1:
-            raise ValueError(f"seeds = {self.seeds} must be at least 1.")
+        if not self.rates:
+            raise ValueError("rates must name at least one learning rate.")
+        for rate in self.rates:
+            validation.require_positive("rates: learning rate", rate)
+        for epsilon in self.epsilons:
+            validation.require_positive("epsilons: epsilon", epsilon)
+        for count in self.clients:
+            validation.require_count("clients", count, least=1)
+        validation.require_count("seeds", self.seeds, least=1)
+        validation.require_count("test images", self.test_images, least=1)
         if self.question is not Question.PER_ITERATION and not self.epsilons:
             raise ValueError("epsilons must name at least one budget.")
         if self.question is Question.UNTRUSTED_PRICE and not self.clients:
             raise ValueError("clients must name at least one number of clients.")
+        for case in self.cases():
+            self.request(case, self.rates[0], 0)
 
     def cases(self) -> list[Case]:
         """Return what is compared."""
@@ -104,6 +117,15 @@ class Study:
             for count in self.clients
         ]
 
+    def edge(self, rate: float) -> str:
+        """Return a mark for a learning rate at the edge of those tried, which may not be the best.
+
+        Nothing can be said where only one was tried.
+        """
+        if len(set(self.rates)) == 1:
+            return ""
+        return {min(self.rates): "≤ ", max(self.rates): "≥ "}.get(rate, "")
+
     def request(self, case: Case, rate: float, seed: int) -> Request:
         """Return one training of the study."""
         return Request(
@@ -120,7 +142,7 @@ class Study:
             clients=case.clients,
             model=self.model,
             learning_rate=rate,
-            evaluate_every=max(1, self.iterations // 6),
+            evaluate_every=_interval(self.iterations),
             seed=seed,
         )
 
@@ -155,12 +177,23 @@ class Case:
     def holds(self) -> bool:
         """Whether the analysis bounds what a client loses here."""
         scheme = SCHEMES.get(self.scheme)
-        return scheme is not None and scheme.is_upper_bound and scheme is not CentralShuffling
+        return scheme is not None and scheme.is_chargeable
+
+
+def _interval(iterations: int) -> int:
+    """Return how many iterations lie between two of the six or more points of a curve.
+
+    It divides the iterations, so that the points are evenly spaced, unless that would take more
+    than twelve of them.
+    """
+    longest = max(1, iterations // 6)
+    fitting = [each for each in range(longest // 2 + 1, longest + 1) if iterations % each == 0]
+    return max(fitting, default=longest)
 
 
 def training_key(request: Request, test_images: int) -> str:
     """Return a file name that only the same training has."""
-    fields = {**dataclasses.asdict(request), "test_images": test_images}
+    fields = {**dataclasses.asdict(request), "test_images": test_images, "format": _FORMAT}
     for elsewhere in ("out", "resume", "download"):
         del fields[elsewhere]
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +9,8 @@ from experiments.request import NO_SCHEME
 from experiments.scenarios import PER_ITERATION, SETTINGS
 from experiments.simulator import NoiseModel
 from experiments.studies import Question, Study
-from experiments.study_drawing import draw, spent
+from experiments.study_drawing import draw
+from experiments.study_tables import write_tables
 from experiments.trainings import Outcome
 from learning import Dataset
 
@@ -37,10 +36,13 @@ def write_page(
         command: The command line that redoes it.
     """
     out.mkdir(parents=True, exist_ok=True)
+    write_tables(study, outcomes, out)
+    draw_page(study, outcomes, out, data=data, command=command)
+
+
+def draw_page(study: Study, outcomes: list[Outcome], out: Path, *, data: str, command: str) -> None:
+    """Write pictures and README.md of a study, as ``write_page``, whose CSV files are there."""
     captions = draw(study, outcomes, out)
-    _write_csv(out / "results.csv", _result_rows(outcomes))
-    _write_csv(out / "curves.csv", _curve_rows(study, outcomes))
-    _write_csv(out / "learning-rates.csv", _tuning_rows(outcomes))
     pictures = "\n".join(
         f"![{name}]({name}.png)\n\n{caption}\n" for name, caption in captions.items()
     )
@@ -64,8 +66,9 @@ Redo it (trainings that are there already are not played again):
 **INSECURE:** coins, samples and noise are seeded so that the figures can be redone; models trained
 in this way are not private.
 
-{_table(outcomes)}
+{_table(study, outcomes)}
 
+{_edges(study, outcomes)}
 {_findings(study, outcomes)}
 
 {pictures}
@@ -101,17 +104,30 @@ def _setting_line(study: Study, outcomes: list[Outcome], data: str) -> str:
     )
 
 
-def _table(outcomes: list[Outcome]) -> str:
+def _edges(study: Study, outcomes: list[Outcome]) -> str:
+    """Say which learning rates lie at the edge of those tried; empty if none does."""
+    count = sum(study.edge(each.learning_rate) != "" for each in outcomes)
+    if not count:
+        return ""
+    return (
+        f"**{count} of {len(outcomes)} learning rates lie at the edge of those tried**, marked ≤ "
+        "(the smallest) or ≥ (the largest): a rate beyond it might serve better, so these lines "
+        "show what was reached, not the most that can be.\n"
+    )
+
+
+def _table(study: Study, outcomes: list[Outcome]) -> str:
     lines = [
         "| noise by | budget ε | clients | σ | ε that holds | learning rate | accuracy |",
         "|---|---|---|---|---|---|---|",
     ]
     for each in outcomes:
         budget = _budget(each)
+        rate = f"{study.edge(each.learning_rate)}{each.learning_rate:g}"
         true = "none" if each.epsilon is None else f"{each.epsilon:.3g}"
         lines.append(
             f"| {each.case.title} | {budget} | {each.clients:,} | {each.sigma:.4g} | {true} | "
-            f"{each.learning_rate:g} | {each.mean:.1%} ± {each.spread:.1%} |"
+            f"{rate} | {each.mean:.1%} ± {each.spread:.1%} |"
         )
     return "\n".join(lines)
 
@@ -173,59 +189,3 @@ def _price_sentences(outcomes: list[Outcome]) -> Iterator[str]:
             f"{trusted.clients:,} clients at ε = {trusted.case.epsilon:g}: {trusted.mean:.1%} with "
             f"a trusted server, {other.mean:.1%} without (σ = {other.sigma:.3g} in every message)."
         )
-
-
-def _result_rows(outcomes: list[Outcome]) -> Iterator[dict[str, object]]:
-    for each in outcomes:
-        yield {
-            "scheme": each.case.scheme,
-            "noise": each.case.noise,
-            "budget_epsilon": each.case.epsilon,
-            "clients": each.clients,
-            "p": each.p,
-            "q": each.q,
-            "d": each.d,
-            "sigma": each.sigma,
-            "epsilon_that_holds": each.epsilon,
-            "learning_rate": each.learning_rate,
-            "accuracy_mean": round(each.mean, 5),
-            "accuracy_sd": round(each.spread, 5),
-            "seeds": len(each.accuracy),
-        }
-
-
-def _curve_rows(study: Study, outcomes: list[Outcome]) -> Iterator[dict[str, object]]:
-    for each in outcomes:
-        for iteration, values in each.curve.items():
-            yield {
-                "scheme": each.case.scheme,
-                "noise": each.case.noise,
-                "budget_epsilon": each.case.epsilon,
-                "clients": each.clients,
-                "iteration": iteration,
-                "epsilon_spent": spent(each, iteration, study.delta),
-                "accuracy_mean": round(statistics.fmean(values), 5),
-                "accuracy_sd": round(statistics.stdev(values), 5) if len(values) > 1 else 0.0,
-            }
-
-
-def _tuning_rows(outcomes: list[Outcome]) -> Iterator[dict[str, object]]:
-    for each in outcomes:
-        for rate, accuracy in each.tuning.items():
-            yield {
-                "scheme": each.case.scheme,
-                "noise": each.case.noise,
-                "budget_epsilon": each.case.epsilon,
-                "clients": each.clients,
-                "learning_rate": rate,
-                "accuracy_on_tuning_images": accuracy,
-                "chosen": rate == each.learning_rate,
-            }
-
-
-def _write_csv(path: Path, rows: Iterator[dict[str, object]]) -> None:
-    listed = list(rows)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(listed[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(listed)

@@ -18,7 +18,7 @@ import numpy as np
 
 from experiments.request import Request
 from experiments.scenarios import SETTINGS, load_training_data
-from experiments.simulated_run import run_request
+from experiments.simulated_run import federation_of, run_request, sigma_of
 from experiments.studies import Case, Study, training_key
 from learning import Dataset
 from server.checkpoint import write_atomically
@@ -87,9 +87,14 @@ def play(
 
     Returns:
         An outcome a case, or None if it was stopped.
+
+    Raises:
+        ValueError: The data does not make some case's clients, or no noise meets its budget; then
+            nothing was trained.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     cases = study.cases()
+    _require_possible(study)
+    folder.mkdir(parents=True, exist_ok=True)
     everything = len(cases) * (len(study.rates) + study.seeds - 1)
     tuning = [study.request(case, rate, 0) for case in cases for rate in study.rates]
     count = 0
@@ -112,6 +117,19 @@ def play(
     if len(results) < len(tuning) + len(more):
         return None
     return [_outcome(study, case, best[case], results) for case in cases]
+
+
+def _require_possible(study: Study) -> None:
+    """Refuse a study one of whose cases cannot be trained, before hours go into the others."""
+    data = training_data(study)
+    for case in study.cases():
+        request = study.request(case, study.rates[0], 0)
+        sigma_of(request, federation_of(request, data))
+
+
+def training_data(study: Study) -> Dataset:
+    """Return the data of a study; it is read once in a process."""
+    return _data(study.data, study.scenario, study.split, study.download)
 
 
 def _later(study: Study) -> range:

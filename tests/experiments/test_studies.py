@@ -2,14 +2,21 @@
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from deploy.cli import app
 from experiments.simulator import NoiseModel
-from experiments.studies import Question, Study, training_key
+from experiments.studies import Case, Question, Study, training_key
+from experiments.study_drawing import draw
 from experiments.study_page import write_page
+from experiments.study_redraw import redraw
+from experiments.study_tables import read_outcomes, write_tables
 from experiments.trainings import play
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 BRIEF = {
     "scenario": "many-small",
     "data": "digits",
@@ -118,9 +125,124 @@ def test_the_page_states_what_the_papers_noise_really_costs(outcomes, tmp_path):
     assert len(table(tmp_path / "learning-rates.csv")) == 2 * len(outcomes)
 
 
+def test_learning_rates_at_the_edge_of_those_tried_are_marked(outcomes, tmp_path):
+    write_page(
+        study(Question.TOTAL_BUDGET), outcomes, tmp_path, data="digits", command="coinflower …"
+    )
+    page = (tmp_path / "README.md").read_text()
+    for each in outcomes:
+        mark = "≤" if each.learning_rate == 0.05 else "≥"
+        assert f"| {mark} {each.learning_rate:g} | {each.mean:.1%}" in page
+    assert "**6 of 6 learning rates lie at the edge of those tried**" in page
+    assert "standard deviation; 6 of 6 learning rates at the edge of those tried" in page
+
+
+def test_a_learning_rate_between_others_is_not_marked():
+    middle = study(Question.TOTAL_BUDGET, rates=(0.01, 0.1, 1.0))
+    assert [middle.edge(rate) for rate in middle.rates] == ["≤ ", "", "≥ "]
+
+
+def test_what_csv_files_hold_is_read_again(outcomes, tmp_path):
+    write_tables(study(Question.TOTAL_BUDGET), outcomes, tmp_path)
+    for read, made in zip(read_outcomes(Question.TOTAL_BUDGET, tmp_path), outcomes, strict=True):
+        assert (read.case, read.sigma, read.epsilon) == (made.case, made.sigma, made.epsilon)
+        assert (read.tuning, read.clients) == (made.tuning, made.clients)
+        assert read.mean == pytest.approx(made.mean, abs=1e-5)
+        assert read.spread == pytest.approx(made.spread, abs=1e-5)
+        assert list(read.curve) == list(made.curve)
+
+
+@pytest.mark.parametrize("page", sorted(RESULTS.glob("*/README.md")), ids=lambda p: p.parent.name)
+def test_the_pages_of_results_say_what_their_figures_say(page, tmp_path):
+    redraw(page.parent, tmp_path)
+    assert (tmp_path / "README.md").read_text() == page.read_text()
+
+
+@pytest.fixture
+def pictures(monkeypatch):
+    drawn = []
+
+    def keep(figure, *_paths):
+        figure.canvas.draw()
+        drawn.append(figure.axes[0])
+
+    monkeypatch.setattr("experiments.study_drawing.save", keep)
+    return drawn
+
+
+def test_no_legend_covers_points(outcomes, tmp_path, pictures):
+    draw(study(Question.TOTAL_BUDGET), outcomes, tmp_path)
+    for axes in pictures:
+        assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
+
+
+def test_budgets_are_marked_in_plain_numbers(outcomes, tmp_path, pictures):
+    draw(study(Question.TOTAL_BUDGET), outcomes, tmp_path)
+    assert [label.get_text() for label in pictures[0].get_xticklabels()] == ["2"]
+
+
+def test_the_papers_noise_lies_open_upon_all_others(outcomes, tmp_path, pictures):
+    draw(study(Question.TOTAL_BUDGET), outcomes, tmp_path)
+    last = pictures[-1].get_lines()[-1]
+    assert last.get_label().startswith("paper")
+    assert last.get_markerfacecolor() == "none"
+
+
+def test_trust_and_budget_are_told_apart_without_colours(tmp_path, pictures):
+    priced = read_outcomes(Question.UNTRUSTED_PRICE, RESULTS / "mnist-untrusted-price")
+    draw(study(Question.UNTRUSTED_PRICE, clients=(50, 200, 800, 2000)), priced, tmp_path)
+    lines = [bars.lines[0] for bars in pictures[0].containers]
+    assert len({(line.get_linestyle(), line.get_marker()) for line in lines}) == len(lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("iterations", "interval"), [(600, 100), (400, 50), (800, 100), (4, 1), (601, 100)]
+)
+def test_points_of_a_curve_are_evenly_spaced_where_that_takes_few(iterations, interval):
+    wanted = study(Question.PER_ITERATION, iterations=iterations)
+    assert wanted.request(wanted.cases()[0], 0.1, 0).evaluate_every == interval
+
+
+def test_trainings_of_another_format_are_not_taken(monkeypatch):
+    request = study(Question.PER_ITERATION).request(Case(scheme="wcs"), 0.1, 0)
+    key = training_key(request, 100)
+    monkeypatch.setattr("experiments.studies._FORMAT", 0)
+    assert training_key(request, 100) != key
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
-    [({"rates": ()}, "rates"), ({"seeds": 0}, "seeds"), ({"epsilons": ()}, "epsilons")],
+    [
+        ({"clients": (5000,)}, "5,000 clients of 30 samples each"),
+        ({"clients": (10,), "epsilons": (2.0, 1e-6)}, "asks for sigma"),
+    ],
+)
+def test_a_case_that_cannot_be_trained_is_refused_before_any_is(tmp_path, changes, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        play(study(Question.UNTRUSTED_PRICE, **changes), tmp_path / "kept", workers=1)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_half_a_client_is_refused(tmp_path):
+    command = ["paper", "experiments", "untrusted-price", "--data", "digits", "--clients", "1.7"]
+    with pytest.raises(ValueError, match=r"clients = '1\.7' must be whole numbers"):
+        CliRunner().invoke(app, [*command, "--out", str(tmp_path)], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"rates": ()}, "rates"),
+        ({"rates": (0.1, -1.0)}, r"rates: learning rate = -1\.0"),
+        ({"seeds": 0}, "seeds = 0"),
+        ({"epsilons": ()}, "epsilons"),
+        ({"epsilons": (1.0, 0.0)}, r"epsilons: epsilon = 0\.0"),
+        ({"delta": 3.0}, r"delta = 3\.0"),
+        ({"clients": (0,)}, "clients = 0"),
+        ({"iterations": 0}, "iterations = 0"),
+        ({"test_images": 0}, "test images = 0"),
+        ({"partition": "halves"}, "partition = 'halves'"),
+    ],
 )
 def test_a_study_of_nothing_is_refused(changes, complaint):
     with pytest.raises(ValueError, match=complaint):
