@@ -60,7 +60,7 @@ def simulate(
         Path | None, typer.Option(help="Folder for state, curve and report (runs/… by default).")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the state in --out.")
+        bool, typer.Option("--resume", help="Go on with the state in --out, as it began.")
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Seed everything; INSECURE.")] = None,
     as_json: JsonFlag = False,
@@ -107,7 +107,7 @@ def simulate(
     else:
         _print_results(results)
     if stop.is_set():
-        warn(f"stopped early; go on with --resume --out {out}.")
+        warn(f"stopped early; the same command with --resume --out {out} goes on.")
         raise typer.Exit(130)
 
 

@@ -31,14 +31,14 @@ def notes_on(request: Request, federation: Federation) -> Iterator[str]:
 
 
 def notes_on_excess(
-    request: Request, federation: Federation, sigma: float, total: float | None
+    request: Request, federation: Federation, sigma: float, iterations: int, total: float | None
 ) -> Iterator[str]:
     """Say so if noise that is not calibrated to the wanted total costs more."""
     noise = NoiseModel(request.noise)
-    costs = upper_epsilon(federation, noise, sigma, request.iterations, request.delta)
+    costs = upper_epsilon(federation, noise, sigma, iterations, request.delta)
     if total is not None and costs is not None and costs > total:
         yield (
-            f"{request.iterations:,} iterations with sigma = {sigma:.6g} cost epsilon = "
+            f"{iterations:,} iterations with sigma = {sigma:.6g} cost epsilon = "
             f"{costs:.6g}, more than the total of {total:g} that was asked for."
         )
 

@@ -79,13 +79,15 @@ def run_request(
             terms[TOTAL_EPSILON] = begun.terms[TOTAL_EPSILON]
     for line in notes_on(request, federation):
         note(line)
+    played = 0 if begun is None else begun.curve.iterations
     if begun is not None or request.sigma is not None:
-        for line in notes_on_excess(request, federation, sigma, terms[TOTAL_EPSILON]):
+        last, total = max(played, request.iterations), terms[TOTAL_EPSILON]
+        for line in notes_on_excess(request, federation, sigma, last, total):
             note(line)
     torch.set_num_threads(1)
     keep_freed_memory()
     model = model_for(request.model, data)
-    generator, randomness = sources_of(request.seed, 0 if begun is None else begun.curve.iterations)
+    generator, randomness = sources_of(request.seed, played)
     simulator = Simulator(
         Scenario(
             sizes=federation.sizes,
