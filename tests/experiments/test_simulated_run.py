@@ -8,6 +8,7 @@ from accounting.composition import epsilon_after
 from accounting.schemes import Certified
 from experiments.request import Request
 from experiments.simulated_run import run_request
+from experiments.simulation import read_state
 from learning import load_data
 
 SMALL = Request(scenario="many-small", data="digits", model="digits", iterations=2)
@@ -120,6 +121,14 @@ def test_going_on_beyond_the_wanted_total_is_told(tmp_path, again):
 def test_a_seeded_simulation_stays_insecure(tmp_path):
     begin(tmp_path, seed=3)
     assert go_on(tmp_path, seed=3, iterations=3)["insecure"]
+
+
+def test_a_seeded_simulation_that_goes_on_draws_anew(tmp_path):
+    begin(tmp_path, seed=3, iterations=5)
+    go_on(tmp_path, seed=3, iterations=10)
+    draws = read_state(tmp_path).curve.draws
+    assert len(draws) == 10
+    assert draws[:5] != draws[5:]
 
 
 def test_given_noise_beyond_the_wanted_total_is_told():
