@@ -1,7 +1,7 @@
 """Sums of many independent losses, none of whose probabilities is rounded down.
 
 The transform of a sum is the product of the transforms, so any number of equal losses is one power.
-See docs/mathematics.md, "Adding up".
+See docs/mathematics.md, "Many rounds".
 """
 
 from __future__ import annotations
