@@ -21,12 +21,12 @@ from accounting import ledger_stops
 from accounting.ledger import BudgetExceededError, Ledger
 from accounting.ledger_file import LedgerError
 from client.data import LocalData, load_local_data
+from client.model import build_fitting_model
 from learning import (
     Randomness,
     SecureRandom,
     SeededRandom,
     add_noise,
-    build_model,
     clipped_gradient_sum,
     count_parameters,
     load_parameters,
@@ -37,6 +37,7 @@ from protocol.policy import Policy, Refusal, RefusedError, load_policy
 from protocol.terms import Terms
 
 Vector = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
 
 logger = logging.getLogger("coinflower.client")
 
@@ -268,28 +269,40 @@ class Participant:
         rows = self._randomness.sample_indices(len(self._data), terms.q)
         # A label that the model does not know counts as zero: an error would tell of the label.
         rows = rows[self._data.targets[rows] < terms.classes]
+        try:
+            return self._sum_over(terms, model, rows)
+        except Exception:
+            if not terms.mode.is_private:
+                raise
+            logger.exception("A gradient failed; samples whose own gradient fails count as zero.")
+        if not (terms.mode.client_adds_noise or terms.mode.answers_always):
+            self._sum_over(terms, model, rows[:0])  # raises what has nothing to do with a sample
+        return self._sound_sum(terms, model, rows)
+
+    def _sum_over(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
         inputs = to_tensor(self._data.inputs[rows])
         targets = torch.from_numpy(self._data.targets[rows])
-        try:
-            total: Vector = clipped_gradient_sum(model, inputs, targets, terms.clip_norm).numpy()
-        except Exception:
-            if not (terms.mode.client_adds_noise or terms.mode.answers_always):
-                raise
-            # An error would tell, without noise, that something is peculiar about the sample.
-            logger.exception("The gradient failed; this round counts as if no sample was drawn.")
-            total = np.zeros_like(weights)
+        total: Vector = clipped_gradient_sum(model, inputs, targets, terms.clip_norm).numpy()
         return total
+
+    def _sound_sum(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
+        """Return the sum over the rows whose own gradient does not fail.
+
+        One sample must not move the sum by more than the clip norm, so one that fails may neither
+        take the others with it nor show by an error. Halving finds it in few attempts.
+        """
+        try:
+            return self._sum_over(terms, model, rows)
+        except Exception:
+            if len(rows) < 2:
+                return np.zeros(count_parameters(model), np.float32)
+        middle = len(rows) // 2
+        first = self._sound_sum(terms, model, rows[:middle])
+        return first + self._sound_sum(terms, model, rows[middle:])
 
     def _model_of(self, terms: Terms) -> nn.Module:
         """Return the model, the last one if it is the same; a server may name many."""
         name = (terms.model, terms.classes)
         if self._model is None or self._model_name != name:
-            model = build_model(terms.model, classes=terms.classes)
-            # A trial on a blank row shows now, not in a round, that model and data fit together.
-            blank = np.zeros((1, *self._data.inputs.shape[1:]), dtype=self._data.inputs.dtype)
-            target = torch.zeros(1, dtype=torch.int64)
-            clipped_gradient_sum(model, to_tensor(blank), target, terms.clip_norm)
-            if self._data.targets.max(initial=0) >= terms.classes:
-                logger.warning("Samples with classes beyond the model's are left out.")
-            self._model, self._model_name = model, name
+            self._model, self._model_name = build_fitting_model(terms, self._data), name
         return self._model

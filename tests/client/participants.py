@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from torch import nn
 
 from client.data import load_local_data
 from client.participant import Participant
@@ -48,6 +49,26 @@ class Recorder:
         return self._source.normal(size, std)
 
 
+def five_classes(classes: int) -> nn.Module:
+    """A model of an owner's own that takes no notice of how many classes it is asked for."""
+    del classes
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+
+
+def fail_on(samples: Sequence[npt.NDArray[Any]]) -> Callable[..., torch.Tensor]:
+    """A gradient that fails whenever one of the samples is in the batch."""
+    peculiar = to_tensor(np.stack(samples))
+
+    def gradient(
+        model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float
+    ) -> torch.Tensor:
+        if any(torch.equal(one, other) for one in inputs for other in peculiar):
+            raise RuntimeError("patient 17 is peculiar")
+        return clipped_gradient_sum(model, inputs, targets, clip_norm)
+
+    return gradient
+
+
 def enrolled(participant: Participant, terms: Terms) -> Participant:
     participant.enrol(terms)
     return participant
@@ -59,12 +80,15 @@ def refused(action: Callable[[], object]) -> Refusal:
     return caught.value.refusal
 
 
-def exact_sum(owner: Any, weights: bytes, clip_norm: float = 1.0) -> npt.NDArray[np.float32]:
+def exact_sum(
+    owner: Any, weights: bytes, clip_norm: float = 1.0, *, without: Sequence[int] = ()
+) -> npt.NDArray[np.float32]:
     data = load_local_data(load_policy(owner.policy))
+    kept = np.setdiff1d(np.arange(len(data)), without)
     model = build_model("digits", classes=10)
     load_parameters(model, vector_from_bytes(weights, LENGTH))
-    targets = torch.from_numpy(data.targets)
-    total = clipped_gradient_sum(model, to_tensor(data.inputs), targets, clip_norm)
+    targets = torch.from_numpy(data.targets[kept])
+    total = clipped_gradient_sum(model, to_tensor(data.inputs[kept]), targets, clip_norm)
     result: npt.NDArray[np.float32] = total.numpy()
     return result
 

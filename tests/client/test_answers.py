@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from participants import (
@@ -15,6 +16,7 @@ from participants import (
     Recorder,
     enrolled,
     exact_sum,
+    fail_on,
     variance_p_value,
 )
 
@@ -139,19 +141,67 @@ def test_an_untrusted_client_does_the_same_work_for_either_coin(
     assert writes == [("charge", 1), ("answer", 1), ("charge", 2), ("answer", 2)]
 
 
-def test_a_gradient_that_fails_does_not_show_where_the_client_adds_noise(
+@pytest.mark.parametrize("mode", [Mode.TRUSTED, Mode.COVERED, Mode.LOCAL_ONLY])
+def test_a_sample_whose_gradient_fails_counts_as_zero_and_takes_no_other_with_it(
+    owner: Any, make_terms: Make, weights: bytes, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = make_terms(mode, q=1.0)
+    participant = enrolled(owner.open_with(True), terms)
+    peculiar = load_local_data(load_policy(owner.policy)).inputs[[4, 17]]
+    monkeypatch.setattr(client.participant, "clipped_gradient_sum", fail_on(peculiar))
+    total = participant.gradient_sum(terms, 1, weights)
+    np.testing.assert_allclose(total, exact_sum(owner, weights, without=[4, 17]), atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", [Mode.UNTRUSTED, Mode.QUIET])
+def test_a_sample_whose_gradient_fails_moves_a_noisy_sum_by_the_clip_norm_at_most(
+    owner: Any, make_terms: Make, weights: bytes, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = make_terms(mode, q=1.0)
+    participant = enrolled(owner.open_with(True, randomness=Noiseless()), terms)
+    peculiar = load_local_data(load_policy(owner.policy)).inputs[[17]]
+    monkeypatch.setattr(client.participant, "clipped_gradient_sum", fail_on(peculiar))
+    total = participant.gradient_sum(terms, 1, weights)
+    moved = np.linalg.norm(total - exact_sum(owner, weights))
+    assert moved <= terms.clip_norm * (1 + 1e-3)
+
+
+class Noiseless(Recorder):
+    """Noise that is all zeros, so that the sum shows."""
+
+    def normal(self, size: int, std: float) -> npt.NDArray[np.float32]:
+        return 0 * super().normal(size, std)
+
+
+def test_a_gradient_that_always_fails_does_not_show_where_the_client_adds_noise(
     owner: Any, make_terms: Make, weights: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terms = make_terms()
     participant = enrolled(owner.open_with(True, False), terms)
-
-    def fail(*_: object) -> torch.Tensor:
-        raise RuntimeError("patient 17 is peculiar")
-
-    monkeypatch.setattr(client.participant, "clipped_gradient_sum", fail)
+    monkeypatch.setattr(client.participant, "clipped_gradient_sum", lambda *_: 1 / 0)
     for round_ in (1, 2):
         sent = participant.gradient_sum(terms, round_, weights)
         assert variance_p_value(sent, terms.noise_std) > 1e-6
+
+
+@pytest.mark.parametrize("mode", [Mode.TRUSTED, Mode.LOCAL_ONLY, Mode.NONE])
+def test_a_gradient_that_fails_without_any_sample_sends_nothing_where_the_server_adds_the_noise(
+    owner: Any, make_terms: Make, weights: bytes, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = make_terms(mode)
+    participant = enrolled(owner.open_with(True, randomness=Heads()), terms)
+    monkeypatch.setattr(client.participant, "clipped_gradient_sum", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        participant.gradient_sum(terms, 1, weights)
+
+
+def test_a_sample_that_cannot_be_read_does_not_show(
+    owner: Any, make_terms: Make, weights: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = make_terms()
+    participant = enrolled(owner.open_with(True), terms)
+    monkeypatch.setattr(client.participant, "to_tensor", lambda _: 1 / 0)
+    assert participant.gradient_sum(terms, 1, weights).shape == (LENGTH,)
 
 
 def test_a_sum_that_overflows_does_not_show_that_a_client_sat_out(

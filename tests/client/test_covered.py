@@ -47,7 +47,7 @@ def test_the_gradient_is_worked_out_for_either_coin(
     assert batches[0] == batches[1] > 0
 
 
-def test_a_gradient_that_fails_is_answered_by_zeros_and_not_by_an_error(
+def test_a_gradient_that_always_fails_is_answered_by_zeros_and_not_by_an_error(
     owner: Any, make_terms: Make, weights: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terms = make_terms(Mode.COVERED)

@@ -71,6 +71,18 @@ def test_weaker_or_strange_terms_are_refused_and_leave_no_trace(
     assert owner.entries() == []
 
 
+@pytest.mark.parametrize(("classes", "fits"), [(5, True), (4, False), (10, False)])
+def test_an_own_model_with_another_number_of_classes_than_the_terms_is_refused(
+    owner: Any, make_terms: Make, classes: int, fits: bool
+) -> None:
+    owner.change(models=["participants:five_classes"])
+    terms = make_terms(model="participants:five_classes", classes=classes)
+    if fits:
+        assert owner.open().enrol(terms) == 30
+    else:
+        assert refused(lambda: owner.open().enrol(terms)) is Refusal.MODEL
+
+
 @pytest.mark.parametrize("epsilon", [0, 0.01])
 def test_a_budget_that_does_not_suffice_is_refused_before_anything_is_charged(
     owner: Any, make_terms: Make, weights: bytes, epsilon: float

@@ -1,0 +1,38 @@
+"""The model that the terms name, tried on this client's kind of data before it is used."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import torch
+from torch import nn
+
+from client.data import LocalData
+from learning import build_model, clipped_gradient_sum, to_tensor
+from protocol.terms import Terms
+
+logger = logging.getLogger("coinflower.client")
+
+
+def build_fitting_model(terms: Terms, data: LocalData) -> nn.Module:
+    """Return the model of the terms, if it and the data fit together.
+
+    A trial on a blank row shows now, not in a round, whether they do; it depends on no sample.
+
+    Raises:
+        ValueError: The model is unknown, or has another number of classes than the terms.
+        Exception: Whatever the owner's own model raises.
+    """
+    model = build_model(terms.model, classes=terms.classes)
+    blank = to_tensor(np.zeros((1, *data.inputs.shape[1:]), dtype=data.inputs.dtype))
+    clipped_gradient_sum(model, blank, torch.zeros(1, dtype=torch.int64), terms.clip_norm)
+    with torch.no_grad():
+        classes = model(blank).shape[1]
+    if classes != terms.classes:
+        raise ValueError(
+            f"the model {terms.model!r} tells {classes} classes apart, the terms {terms.classes}"
+        )
+    if data.targets.max(initial=0) >= terms.classes:
+        logger.warning("Samples with classes beyond the model's are left out.")
+    return model
