@@ -30,6 +30,7 @@ from accounting.ledger_entries import (
     Budget,
     Entry,
     Tally,
+    TallyRow,
     Verification,
     follow_chain,
     terms_to_json,
@@ -55,6 +56,7 @@ class Ledger:
         self._coins = coins or SecureCoin()
         self._lock = threading.RLock()
         self._process = os.getpid()
+        self._answered_with_seeds: frozenset[str] = frozenset()
 
     @classmethod
     def create(cls, path: Path, data_set: str, *, coins: CoinSource | None = None) -> Self:
@@ -200,6 +202,10 @@ class Ledger:
             if self._was_answered(experiment, round_):
                 return False
             self._append("answer", experiment, terms_to_json(tally.terms), round_=round_)
+            if self._coins.insecure:  # then so is the noise of the answer
+                self._connection.execute(
+                    "UPDATE tallies SET secure = 0 WHERE experiment = ?", (experiment,)
+                )
             return True
 
     def release(self, experiment: str) -> None:
@@ -234,7 +240,7 @@ class Ledger:
         """Return every experiment in sum."""
         with self._lock, ledger_file.explained(self.path):
             rows = self._connection.execute("SELECT * FROM tallies ORDER BY experiment").fetchall()
-        return [Tally.from_row(row) for row in rows]
+        return [Tally.from_row(self._restamped(row)) for row in rows]
 
     def history(self) -> Iterator[Entry]:
         """Yield every entry, oldest first."""
@@ -248,7 +254,7 @@ class Ledger:
         Raises:
             LedgerCorruptError: Something was changed, cut off or put in from outside.
         """
-        with self._snapshot():
+        with self.snapshot():
             # Not quick_check, which trusts the index that tells whether a coin was flipped before.
             (sound,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
             if sound != "ok":
@@ -257,13 +263,14 @@ class Ledger:
                 raise self._corrupt("its tables, indexes or triggers are not those of a ledger")
             rows = self._connection.execute(f"{_SELECT_ENTRIES} ORDER BY seq")
             try:
-                count, head, sums = follow_chain(rows, ledger_file.genesis(self._about()))
+                found = follow_chain(rows, ledger_file.genesis(self._about()))
             except (TypeError, ValueError) as error:  # a value of another type than was written
                 raise self._corrupt(str(error)) from None
+            self._answered_with_seeds = found.answered_with_seeds
             tallies = self._connection.execute("SELECT * FROM tallies").fetchall()
-            if {row[0]: row for row in tallies} != sums:
+            if {row[0]: self._restamped(row) for row in tallies} != found.sums:
                 raise self._corrupt("its sums do not agree with its entries")
-        return Verification(entries=count, head=head)
+        return Verification(entries=found.entries, head=found.head)
 
     def export_json(self) -> str:
         """Return the whole ledger as JSON."""
@@ -277,6 +284,10 @@ class Ledger:
         writer.writeheader()
         writer.writerows(asdict(entry) for entry in self.history())
         return text.getvalue()
+
+    def _restamped(self, row: TallyRow) -> TallyRow:
+        """Return a tally as insecure if an answer was: ledgers may be older than that rule."""
+        return (*row[:-1], 0) if row[0] in self._answered_with_seeds else row
 
     def _charge(self, tally: Tally, round_: int) -> bool:
         coin = self._coins.coin(tally.terms.p)
@@ -364,7 +375,7 @@ class Ledger:
             yield
 
     @contextlib.contextmanager
-    def _snapshot(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[None]:
         """Read one state of the file, whatever others write meanwhile."""
         with self._bracket("BEGIN", "ROLLBACK"):
             yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ from accounting import ledger_file, validation
 from accounting.schemes import Scheme, scheme_class
 
 COLUMNS = ("seq", "kind", "experiment", "round", "terms", "rounds", "coin", "secure", "at", "hash")
+
+
+TallyRow = tuple[str, str, int, int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """One experiment in sum."""
+    """One experiment in sum; ``secure`` if neither coins nor noise were ever seeded."""
 
     experiment: str
     terms: Scheme
@@ -63,7 +66,7 @@ class Tally:
     secure: bool
 
     @classmethod
-    def from_row(cls, row: tuple[str, str, int, int, int, int]) -> Tally:
+    def from_row(cls, row: TallyRow) -> Tally:
         """Return the tally of a database row."""
         experiment, terms, committed, charged, joined, secure = row
         return cls(
@@ -97,21 +100,36 @@ def terms_from_json(text: str) -> Scheme:
     return scheme_class(fields.pop("scheme"))(**fields)
 
 
-def follow_chain(rows: Iterable[tuple[Any, ...]], start: str) -> tuple[int, str, dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """What the entries of a ledger imply.
+
+    Attributes:
+        entries: How many there are.
+        head: The last hash.
+        sums: The row of every experiment's tally.
+        answered_with_seeds: Experiments with an answer whose noise was seeded.
+    """
+
+    entries: int
+    head: str
+    sums: Mapping[str, TallyRow]
+    answered_with_seeds: frozenset[str]
+
+
+def follow_chain(rows: Iterable[tuple[Any, ...]], start: str) -> Chain:
     """Check the hashes of all rows and add them up.
 
     Args:
         rows: Database rows in the order of ``COLUMNS``, oldest first.
         start: The hash before the first row.
 
-    Returns:
-        Number of rows, the last hash, and the tally rows that the entries imply.
-
     Raises:
         ValueError: A row does not belong where it stands.
     """
     count, head = 0, start
-    sums: dict[str, tuple[Any, ...]] = {}
+    sums: dict[str, TallyRow] = {}
+    seeded: set[str] = set()
     for row in rows:
         count += 1
         head = ledger_file.chained(head, row[:-1])
@@ -122,9 +140,11 @@ def follow_chain(rows: Iterable[tuple[Any, ...]], start: str) -> tuple[int, str,
         _, terms, committed, charged, joined, was_secure = before
         if kind == "charge":
             charged, joined = charged + 1, joined + coin
-        elif kind != "answer":
+        elif kind == "answer":
+            seeded.update([] if secure else [experiment])
+        else:
             committed = rounds
-        if kind in ("commit", "charge"):
+        if kind != "release":  # which takes no randomness
             was_secure = min(was_secure, secure)
         sums[experiment] = (experiment, terms, committed, charged, joined, was_secure)
-    return count, head, sums
+    return Chain(entries=count, head=head, sums=sums, answered_with_seeds=frozenset(seeded))

@@ -93,7 +93,7 @@ def show(
             f"with all committed rounds: ε = {number(committed)}."
         )
         if not secure:
-            say("INSECURE: coins of at least one experiment were seeded.", style="red")
+            say("INSECURE: coins or noise of at least one experiment were seeded.", style="red")
 
 
 @app.command()

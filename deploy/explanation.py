@@ -82,7 +82,7 @@ class Explanation:
 
     @property
     def secure(self) -> bool:
-        """Whether no coin was seeded."""
+        """Whether neither coins nor noise were seeded."""
         return all(tally.secure for tally in self.tallies)
 
     @property
@@ -147,8 +147,8 @@ def _spent(told: Explanation) -> list[str]:
     if not told.secure:
         sentences.insert(
             0,
-            "INSECURE: coins of at least one experiment were seeded; for those rounds none of what "
-            "follows holds.",
+            "INSECURE: coins or noise of at least one experiment were seeded; for those rounds "
+            "none of what follows holds.",
         )
     return sentences
 

@@ -51,7 +51,7 @@ def read_client(cluster: Cluster, index: int) -> ClientRecord:
     policy = load_policy(cluster.policies[index])
     with Ledger.open(cluster.ledger(index), read_only=True) as ledger:
         charges = [entry for entry in ledger.history() if entry.kind == "charge"]
-        secure = all(entry.secure for entry in charges)
+        secure = all(tally.secure for tally in ledger.tallies())
         private = cluster.terms.mode.is_private
         return ClientRecord(
             name=f"client-{index}",

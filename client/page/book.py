@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from accounting.ledger import Ledger
-from accounting.ledger_entries import terms_from_json
+from accounting.ledger_entries import Tally
 from accounting.ledger_file import LedgerError
 from accounting.ledger_stops import Stops, read_stops
 from accounting.schemes import Scheme
@@ -20,17 +20,30 @@ _EASE = 10.0
 Signature = tuple[tuple[int, int, int] | None, ...]
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Account:
-    """One experiment in the ledger."""
+    """One experiment in the ledger, and when it was touched first and last."""
 
     experiment: str
     terms: Scheme
+    committed: int
+    charged: int
+    secure: bool
     first: str
     last: str
-    committed: int = 0
-    charged: int = 0
-    secure: bool = True
+
+    @classmethod
+    def of(cls, tally: Tally, first: str, last: str) -> Account:
+        """Return the account of a tally."""
+        return cls(
+            experiment=tally.experiment,
+            terms=tally.terms,
+            committed=tally.committed,
+            charged=tally.charged,
+            secure=tally.secure,
+            first=first,
+            last=last,
+        )
 
     @property
     def name(self) -> str:
@@ -86,31 +99,22 @@ def read_book(path: Path) -> Book:
     Raises:
         LedgerError: It is missing, damaged, tampered with or not readable.
     """
-    accounts: dict[str, Account] = {}
+    touched: dict[str, tuple[str, str]] = {}
     charges: list[str] = []
     entries, head = 0, ""
-    with Ledger.open(path, read_only=True) as ledger:
+    with Ledger.open(path, read_only=True) as ledger, ledger.snapshot():
         data_set = ledger.data_set
         for entry in ledger.history():
             entries, head = entry.seq, entry.hash
             # Taken out and put back, so that the one touched last comes last.
-            account = accounts.pop(entry.experiment, None) or Account(
-                experiment=entry.experiment,
-                terms=terms_from_json(entry.terms),
-                first=entry.at,
-                last=entry.at,
-            )
-            accounts[entry.experiment] = account
-            account.last = entry.at
-            account.secure = account.secure and entry.secure
+            first, _ = touched.pop(entry.experiment, (entry.at, entry.at))
+            touched[entry.experiment] = (first, entry.at)
             if entry.kind == "charge":
-                account.charged += 1
                 charges.append(entry.experiment)
-            elif entry.rounds is not None:
-                account.committed = entry.rounds
+        tallies = {tally.experiment: tally for tally in ledger.tallies()}
     return Book(
         data_set=data_set,
-        accounts=list(accounts.values()),
+        accounts=[Account.of(tallies[name], *times) for name, times in touched.items()],
         charges=charges,
         entries=entries,
         head=head,

@@ -181,6 +181,37 @@ def test_one_seeded_coin_makes_the_whole_experiment_insecure(ledger):
     ledger.verify()
 
 
+def test_one_seeded_answer_makes_the_whole_experiment_insecure(ledger):
+    ledger.commit("trial", TERMS, 3, BUDGET)
+    ledger.charge("trial", 1)
+    with Ledger.open(ledger.path, coins=Seeded()) as seeded:
+        assert seeded.claim_answer("trial", 1)
+        assert not seeded.tallies()[0].secure
+    assert not ledger.tallies()[0].secure
+    ledger.verify()
+
+
+def test_a_ledger_whose_sums_leave_out_seeded_answers_is_in_order_and_shown_as_insecure(ledger):
+    ledger.commit("trial", TERMS, 3, BUDGET)
+    ledger.charge("trial", 1)
+    with Ledger.open(ledger.path, coins=Seeded()) as seeded:
+        seeded.claim_answer("trial", 1)
+    outside = sqlite3.connect(ledger.path)
+    outside.execute("UPDATE tallies SET secure = 1")
+    outside.commit()
+    outside.close()
+    with Ledger.open(ledger.path) as reopened:
+        assert not reopened.tallies()[0].secure
+
+
+def test_a_release_takes_no_randomness_and_leaves_an_experiment_secure(ledger):
+    ledger.commit("trial", TERMS, 3, BUDGET)
+    with Ledger.open(ledger.path, coins=Seeded()) as seeded:
+        seeded.release("trial")
+    assert ledger.tallies()[0].secure
+    ledger.verify()
+
+
 def test_seeded_coins_are_stamped(tmp_path):
     with Ledger.create(tmp_path / "seeded.db", "x", coins=Seeded()) as ledger:
         ledger.commit("trial", TERMS, 2, BUDGET)

@@ -135,6 +135,7 @@ def test_flipped_bytes_are_found(path):
         "DELETE FROM entries WHERE seq = 51",
         "UPDATE entries SET terms = replace(terms, '1.5', '9.5') WHERE seq = 1",
         "UPDATE tallies SET charged = 3",
+        "UPDATE tallies SET secure = 0",
         "UPDATE tallies SET terms = replace(terms, '1.5', '9.5')",
         "UPDATE about SET value = 'another data set' WHERE key = 'data_set'",
         "DELETE FROM about",

@@ -45,6 +45,22 @@ def test_spent_and_committed_are_the_ledgers_own(ledger: Ledger) -> None:
     }
 
 
+class Seeded:
+    insecure = True
+
+    def coin(self, p: float) -> bool:
+        return p > 0
+
+
+def test_an_account_is_insecure_exactly_if_its_tally_is(ledger: Ledger) -> None:
+    with Ledger.open(ledger.path, coins=Seeded()) as seeded:
+        seeded.claim_answer("first#a", 1)
+        seeded.release("second#b")
+    secure = {account.experiment: account.secure for account in read_book(ledger.path).accounts}
+    assert secure == {tally.experiment: tally.secure for tally in ledger.tallies()}
+    assert secure == {"first#a": False, "second#b": True}
+
+
 @pytest.mark.parametrize("current", ["first#a", "second#b", None])
 def test_one_more_round_costs_what_the_ledger_then_shows(
     ledger: Ledger, current: str | None

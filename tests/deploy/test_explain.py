@@ -92,7 +92,9 @@ def test_an_empty_ledger_has_lost_nothing(ledger):
 def test_seeded_coins_void_what_follows(tmp_path):
     with Ledger.create(tmp_path / "toy.db", "toy", coins=SeededRandom(1)) as seeded:
         charge(seeded, "toy", COST, 1)
-    assert "INSECURE: coins of at least one experiment were seeded" in told(tmp_path / "toy.db")
+    assert "INSECURE: coins or noise of at least one experiment were seeded" in told(
+        tmp_path / "toy.db"
+    )
 
 
 def test_a_loose_budget_is_called_hardly_any_protection(ledger):
