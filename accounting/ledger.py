@@ -35,7 +35,7 @@ from accounting.ledger_entries import (
     follow_chain,
     terms_to_json,
 )
-from accounting.ledger_file import LedgerCorruptError, LedgerError
+from accounting.ledger_file import NOTHING_CHARGED, LedgerCorruptError, LedgerError
 from accounting.schemes import Scheme
 
 _SELECT_ENTRIES = f"SELECT {', '.join(COLUMNS)} FROM entries"
@@ -132,7 +132,7 @@ class Ledger:
                 "does not take it; use 'certified', 'wcs' or 'ols'."
             )
         text = terms_to_json(terms)
-        with self._transaction():
+        with self._transaction(NOTHING_CHARGED):
             tally = self._tally_of(experiment)
             if tally is not None and tally.terms != terms:
                 raise LedgerError(
@@ -165,7 +165,7 @@ class Ledger:
         """
         for round_ in rounds:
             validation.require_count("round", round_, least=1)
-        with self._transaction():
+        with self._transaction(NOTHING_CHARGED):
             tally = self._tally_of(experiment)
             if tally is None:
                 raise BudgetExceededError(
@@ -195,7 +195,7 @@ class Ledger:
 
     def claim_answer(self, experiment: str, round_: int) -> bool:
         """Return True the first time only, so that a round is answered at most once, ever."""
-        with self._transaction():
+        with self._transaction("The round stays charged and is not answered."):
             tally = self._tally_of(experiment)
             if tally is None or self._coin_of(experiment, round_) is None:
                 raise LedgerError(f"Round {round_} of {experiment!r} was never charged.")
@@ -210,7 +210,7 @@ class Ledger:
 
     def release(self, experiment: str) -> None:
         """Give back the committed rounds that were not charged; what was charged stays."""
-        with self._transaction():
+        with self._transaction("No round was given back."):
             tally = self._tally_of(experiment)
             if tally is None or tally.committed == tally.charged:
                 return
@@ -364,14 +364,13 @@ class Ledger:
 
     def _corrupt(self, what: str) -> LedgerCorruptError:
         return LedgerCorruptError(
-            f"The ledger {self.path} cannot be trusted: {what}. Nothing was charged; restore it "
-            "from a backup."
+            f"The ledger {self.path} cannot be trusted: {what}. {ledger_file.KEEP_IT}"
         )
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, if_it_fails: str) -> Iterator[None]:
         """Hold the write lock of file and object; commit durably, or change nothing."""
-        with self._bracket("BEGIN IMMEDIATE", "COMMIT"):
+        with self._bracket("BEGIN IMMEDIATE", "COMMIT", if_it_fails):
             yield
 
     @contextlib.contextmanager
@@ -381,14 +380,14 @@ class Ledger:
             yield
 
     @contextlib.contextmanager
-    def _bracket(self, begin: str, end: str) -> Iterator[None]:
+    def _bracket(self, begin: str, end: str, if_it_fails: str = "") -> Iterator[None]:
         if self._process != os.getpid():
             # SQLite's locks do not hold across a fork: two processes could flip the same coin.
             raise LedgerError(
                 f"The ledger {self.path} was opened by another process, before a fork; open it "
-                "anew in this one. Nothing was charged."
+                f"anew in this one. {if_it_fails}".rstrip()
             )
-        with self._lock, ledger_file.explained(self.path):
+        with self._lock, ledger_file.explained(self.path, if_it_fails):
             self._connection.execute(begin)
             try:
                 yield

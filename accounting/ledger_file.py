@@ -25,6 +25,12 @@ _LEAST_ROOM = 1 << 16  # bytes; the index of a write-ahead log takes half of it
 _FULL = "the disk is full; free some space"
 _READ_ONLY = "the file or its folder is read-only; make it writable for this user"
 
+NOTHING_CHARGED = "Nothing was charged."
+KEEP_IT = (
+    "Keep the file. A backup that misses rounds understates what was spent: unless one is known to "
+    "be complete, count the budget as spent (docs/data-owners.md)."
+)
+
 _LAYOUT = f"""
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
@@ -58,7 +64,7 @@ CREATE TRIGGER entries_are_never_deleted BEFORE DELETE ON entries
 
 
 class LedgerError(Exception):
-    """The ledger could not do what was asked; nothing was charged. The message says why."""
+    """The ledger could not do what was asked. The message says why, and what that means."""
 
 
 class LedgerCorruptError(LedgerError):
@@ -89,7 +95,7 @@ def create_file(path: Path, data_set: str) -> None:
                 "INSERT INTO about VALUES (?, ?)",
                 [("data_set", data_set), ("created", now()), ("salt", secrets.token_hex(16))],
             )
-            connection.execute("PRAGMA journal_mode = WAL")
+            _log_ahead(connection, path)
         finally:
             connection.close()
         os.link(draft, path)
@@ -124,13 +130,13 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
             "find the file: without it nobody knows what was already spent."
         )
     if path.stat().st_size == 0:
-        raise LedgerCorruptError(f"The ledger {path} is an empty file; restore it from a backup.")
-    with explained(path):
+        raise LedgerCorruptError(f"The ledger {path} is an empty file. {KEEP_IT}")
+    with explained(path, "" if read_only else NOTHING_CHARGED):
         connection = _connection(path, read_only)
         try:
             _check_kind(connection, path)
             if not read_only:
-                connection.execute("PRAGMA journal_mode = WAL")
+                _log_ahead(connection, path)
                 connection.execute("PRAGMA synchronous = FULL")
         except BaseException:
             connection.close()
@@ -150,6 +156,16 @@ def _connection(path: Path, read_only: bool) -> sqlite3.Connection:
         timeout=_BUSY_SECONDS,
         check_same_thread=False,
     )
+
+
+def _log_ahead(connection: sqlite3.Connection, path: Path) -> None:
+    """Keep a write-ahead log; SQLite goes on without one and only says so."""
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise LedgerError(
+            f"The ledger {path} cannot keep a write-ahead log there (SQLite stays in mode "
+            f"{mode!r}); put it on a local disk. {NOTHING_CHARGED}"
+        )
 
 
 def _quoted(path: Path) -> str:
@@ -192,8 +208,8 @@ def _layout_of(connection: sqlite3.Connection) -> frozenset[tuple[str, str, str]
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into sentences for people."""
+def explained(path: Path, consequence: str = "") -> Iterator[None]:
+    """Turn SQLite's errors into sentences for people, the last of which says what follows."""
     try:
         yield
     except sqlite3.Error as error:
@@ -213,17 +229,17 @@ def explained(path: Path) -> Iterator[None]:
         elif isinstance(error, sqlite3.DatabaseError) and not isinstance(
             error, sqlite3.OperationalError
         ):
-            raise _damaged(path, text) from None
+            raise _damaged(path, text, consequence) from None
         else:
             reason = text
-        raise LedgerError(f"The ledger {path} failed: {reason}. Nothing was charged.") from None
+        raise LedgerError(f"The ledger {path} failed: {reason}. {consequence}".rstrip()) from None
     except UnicodeDecodeError:  # of SQLite's own message, which quotes what it could not read
-        raise _damaged(path, "it holds bytes that are no text") from None
+        raise _damaged(path, "it holds bytes that are no text", consequence) from None
 
 
-def _damaged(path: Path, reason: str) -> LedgerCorruptError:
+def _damaged(path: Path, reason: str, consequence: str) -> LedgerCorruptError:
     return LedgerCorruptError(
-        f"The ledger {path} is damaged ({reason}); restore it from a backup. Nothing was charged."
+        f"The ledger {path} is damaged ({reason}). {KEEP_IT} {consequence}".rstrip()
     )
 
 

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from accounting import ledger_file
 from accounting.ledger import Ledger
 from accounting.ledger_entries import Budget
 from accounting.ledger_file import LedgerCorruptError, LedgerError
@@ -178,6 +179,44 @@ def test_a_full_disk_charges_nothing(path):
         ledger._connection.execute("PRAGMA max_page_count = 1000000")
         ledger.charge("trial", 51)
         assert ledger.verify().entries == 52
+
+
+def test_an_answer_that_cannot_be_noted_does_not_say_that_nothing_was_charged(path):
+    with Ledger.open(path) as ledger:
+        ledger._connection.execute("PRAGMA query_only = ON")
+        with pytest.raises(LedgerError, match="The round stays charged and is not answered"):
+            ledger.claim_answer("trial", 1)
+        with pytest.raises(LedgerError, match="read-only") as raised:
+            ledger.release("trial")
+    assert str(raised.value).endswith("No round was given back.")
+
+
+def test_looking_that_fails_says_nothing_of_charges(path):
+    path.write_bytes(b"SQLite format 3\0" + b"\1" * 5000)
+    with pytest.raises(LedgerCorruptError) as raised:
+        Ledger.open(path, read_only=True)
+    assert "charged" not in str(raised.value)
+
+
+def test_no_damaged_ledger_is_to_be_replaced_by_an_older_one(path):
+    path.write_bytes(path.read_bytes()[:9000])
+    with pytest.raises(LedgerCorruptError, match="Keep the file") as raised:
+        Ledger.open(path)
+    assert "count the budget as spent (docs/data-owners.md)" in str(raised.value)
+
+
+# SQLite's layer unix-none has no shared memory, like many network file systems.
+def test_a_place_without_a_write_ahead_log_is_refused(path, monkeypatch):
+    outside = sqlite3.connect(path)
+    outside.execute("PRAGMA journal_mode = DELETE")
+    outside.close()
+    monkeypatch.setattr(
+        ledger_file,
+        "_connection",
+        lambda place, _: sqlite3.connect(f"file:{place}?mode=rw&vfs=unix-none", uri=True),
+    )
+    with pytest.raises(LedgerError, match=r"cannot keep a write-ahead log there.*'delete'"):
+        Ledger.open(path)
 
 
 def test_a_file_that_may_not_grow_charges_nothing(path):

@@ -155,7 +155,7 @@ def test_looking_changes_nothing(path, command):
 @pytest.mark.parametrize("command", ["show", "verify", "export"])
 def test_a_tampered_ledger_is_refused(path, command):
     tamper(path, "UPDATE entries SET coin = 1 - coin WHERE seq = 3")
-    assert_refused(run(command, path), path, "entry 3 was changed", "restore it from a backup")
+    assert_refused(run(command, path), path, "entry 3 was changed", "Keep the file")
 
 
 def test_a_ledger_without_its_guards_is_refused(path):
