@@ -5,6 +5,9 @@ file is moved or restored, and holds for every process that uses the ledger. A t
 entry that would commit, charge or answer a round that is stopped is refused by SQLite, in the very
 transaction that would have flipped the coin. Once a stop is on disk, no coin falls after it.
 
+An experiment is left by its name alone, the part of a ledger's key before the ``#``: a server that
+asks again with other terms is refused all the same.
+
 Neither the chain of hashes nor the format of the file is touched: the table is made when the first
 stop is, and programs that do not know it are held by its trigger all the same.
 """
@@ -23,12 +26,19 @@ from accounting.ledger_file import LedgerError
 # No experiment has an empty name, so this one can stand for all of them.
 _ALL = ""
 
+
+def _named(column: str) -> str:
+    return f"substr({column}, 1, instr({column} || '#', '#') - 1)"
+
+
 _LAYOUT = (
     "CREATE TABLE IF NOT EXISTS stops (experiment TEXT PRIMARY KEY, at TEXT NOT NULL) "
     "WITHOUT ROWID",
-    "CREATE TRIGGER IF NOT EXISTS stopped_is_stopped BEFORE INSERT ON entries "
-    "WHEN NEW.kind <> 'release' "
-    f"AND EXISTS (SELECT 1 FROM stops WHERE experiment IN ('{_ALL}', NEW.experiment)) "
+    # Made anew each time: an older one may look at the whole key.
+    "DROP TRIGGER IF EXISTS stopped_is_stopped",
+    "CREATE TRIGGER stopped_is_stopped BEFORE INSERT ON entries WHEN NEW.kind <> 'release' AND "
+    f"EXISTS (SELECT 1 FROM stops WHERE {_named('experiment')} IN ('{_ALL}', "
+    f"{_named('NEW.experiment')})) "
     "BEGIN SELECT RAISE(ABORT, 'its owner has stopped this experiment'); END",
 )
 
@@ -39,11 +49,16 @@ class Stops:
 
     Attributes:
         paused_since: When the owner paused everything; None if nothing is paused.
-        left: Experiments that were left for good, and when.
+        left: Names of the experiments that were left for good, and when.
     """
 
     paused_since: str | None
     left: Mapping[str, str]
+
+
+def name_of(experiment: str) -> str:
+    """Return an experiment's name: its key in a ledger without the hash of its terms."""
+    return experiment.partition("#")[0]
 
 
 def read_stops(path: Path) -> Stops:
@@ -57,7 +72,10 @@ def read_stops(path: Path) -> Stops:
         known = connection.execute(query).fetchone()
         rows = connection.execute("SELECT experiment, at FROM stops").fetchall() if known else []
     stops: dict[str, str] = dict(rows)
-    return Stops(paused_since=stops.pop(_ALL, None), left=stops)
+    paused_since = stops.pop(_ALL, None)
+    return Stops(
+        paused_since=paused_since, left={name_of(one): since for one, since in stops.items()}
+    )
 
 
 def pause(path: Path) -> None:
@@ -73,10 +91,13 @@ def resume(path: Path) -> None:
 
 
 def leave(path: Path, experiment: str) -> None:
-    """Stop one experiment for good; on disk when this returns. What was charged stays."""
-    if not experiment:
+    """Stop one experiment for good, whatever its terms; on disk when this returns.
+
+    What was charged stays.
+    """
+    if not name_of(experiment):
         raise LedgerError("An experiment needs a name.")
-    _stop(path, experiment)
+    _stop(path, name_of(experiment))
 
 
 def _stop(path: Path, experiment: str) -> None:

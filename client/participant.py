@@ -93,8 +93,8 @@ class Participant:
         data = load_local_data(policy)
         ledger = Ledger.open(policy.ledger, data_set=policy.data_set, coins=randomness)
         stops = ledger_stops.read_stops(policy.ledger)
-        for experiment in stops.left:
-            ledger.release(experiment)  # in case that leaving was cut short
+        for name in stops.left:
+            _release(ledger, name)  # in case that leaving was cut short
         if stops.paused_since:
             logger.warning("PAUSED since %s: no coin is flipped.", stops.paused_since)
         return cls(policy, ledger, data, randomness)
@@ -181,9 +181,9 @@ class Participant:
         logger.warning("Resumed by the owner.")
 
     def leave(self, experiment: str) -> None:
-        """Leave an experiment for good, and give back the rounds it committed but never played."""
+        """Leave an experiment for good, whatever its terms, and give back its unplayed rounds."""
         ledger_stops.leave(self.policy.ledger, experiment)
-        self.ledger.release(experiment)
+        _release(self.ledger, ledger_stops.name_of(experiment))
         logger.warning("Left %s by the owner's wish.", experiment)
 
     def _require_going(self, terms: Terms) -> None:
@@ -192,9 +192,9 @@ class Participant:
         In a private mode the ledger looks again, in the transaction that flips the coin.
         """
         stops = ledger_stops.read_stops(self.policy.ledger)
-        if terms.ledger_key in stops.left:
-            since = stops.left[terms.ledger_key]
-            raise RefusedError(Refusal.LEFT, f"the owner left {terms.ledger_key} at {since}")
+        if terms.experiment in stops.left:
+            since = stops.left[terms.experiment]
+            raise RefusedError(Refusal.LEFT, f"the owner left {terms.experiment} at {since}")
         if stops.paused_since:
             raise RefusedError(Refusal.PAUSED, f"the owner paused at {stops.paused_since}")
 
@@ -306,3 +306,10 @@ class Participant:
         if self._model is None or self._model_name != name:
             self._model, self._model_name = build_fitting_model(terms, self._data), name
         return self._model
+
+
+def _release(ledger: Ledger, name: str) -> None:
+    """Give back the unplayed rounds of an experiment, under all terms that it ever had."""
+    for tally in ledger.tallies():
+        if ledger_stops.name_of(tally.experiment) == name:
+            ledger.release(tally.experiment)

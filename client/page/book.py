@@ -11,7 +11,7 @@ from pathlib import Path
 from accounting.ledger import Ledger
 from accounting.ledger_entries import Tally
 from accounting.ledger_file import LedgerError
-from accounting.ledger_stops import Stops, read_stops
+from accounting.ledger_stops import Stops, name_of, read_stops
 from accounting.schemes import Scheme
 
 # Reading takes time that the client would have: at most a tenth of it goes to the page.
@@ -48,7 +48,7 @@ class Account:
     @property
     def name(self) -> str:
         """The name without the hash of its terms."""
-        return self.experiment.partition("#")[0]
+        return name_of(self.experiment)
 
     @property
     def short(self) -> str:

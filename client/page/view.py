@@ -57,13 +57,13 @@ class Subject:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def may_leave(self, glance: Glance) -> list[str]:
-        """Return the experiments that the owner can leave, the current one first."""
+        """Return names of the experiments that the owner can leave, the current one first."""
         if self.participant is None or glance.book is None:
             return []
         terms, left = self.participant.current, glance.book.stops.left
-        found = [] if terms is None else [terms.ledger_key]
-        found += [one.experiment for one in glance.book.accounts if one.committed > one.charged]
-        return [experiment for experiment in dict.fromkeys(found) if experiment not in left]
+        found = [] if terms is None else [terms.experiment]
+        found += [one.name for one in glance.book.accounts if one.committed > one.charged]
+        return [name for name in dict.fromkeys(found) if name not in left]
 
 
 def render(subject: Subject, glance: Glance, form_key: str) -> str:
@@ -104,10 +104,7 @@ def _book_values(subject: Subject, glance: Glance) -> dict[str, Any]:
         "terms": terms,
         "mode": _MODES[terms.mode] if terms else "",
         "most_rounds": MOST_ROUNDS,
-        "leavable": [
-            {"key": key, "name": key.partition("#")[0], "id": _mark(key)}
-            for key in subject.may_leave(glance)
-        ],
+        "leavable": [{"name": name, "id": _mark(name)} for name in subject.may_leave(glance)],
         "insecure": any(not account.secure for account in book.accounts),
     }
 
@@ -115,7 +112,7 @@ def _book_values(subject: Subject, glance: Glance) -> dict[str, Any]:
 def _row(
     account: Account, figures: Figures, left: Mapping[str, str], experiments: Sequence[str]
 ) -> dict[str, Any]:
-    if account.experiment in left:
+    if account.name in left:
         state = "left"
     else:
         state = "enrolled" if account.committed > account.charged else "ended"
@@ -143,8 +140,8 @@ def _policy_rows(policy: Policy) -> list[tuple[str, str]]:
     return rows
 
 
-def _mark(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()[:12]
+def _mark(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
 def _figure(value: float, *, up: bool = True) -> Markup:

@@ -77,6 +77,30 @@ def test_an_experiment_that_was_left_stays_left_and_others_go_on(ledger):
     assert list(ledger_stops.read_stops(ledger.path).left) == ["trial"]
 
 
+@pytest.mark.parametrize("left", ["study", "study#aa"])
+def test_an_experiment_is_left_under_all_its_terms_and_no_longer_name_goes_with_it(ledger, left):
+    ledger.commit("study#aa", TERMS, 2, BUDGET)
+    ledger_stops.leave(ledger.path, left)
+    assert list(ledger_stops.read_stops(ledger.path).left) == ["study"]
+    for experiment in ("study", "study#aa", "study#bb"):
+        with pytest.raises(LedgerError, match="stopped"):
+            ledger.commit(experiment, TERMS, 5, BUDGET)
+    for experiment in ("study-2#aa", "stud#aa", "trial"):
+        ledger.commit(experiment, TERMS, 11, BUDGET)
+
+
+def test_a_stop_under_the_whole_key_holds_for_the_name(ledger):
+    ledger_stops.pause(ledger.path)
+    ledger_stops.resume(ledger.path)
+    outside = sqlite3.connect(ledger.path)
+    outside.execute("INSERT INTO stops VALUES ('study#aa', 'long ago')")
+    outside.commit()
+    outside.close()
+    assert ledger_stops.read_stops(ledger.path).left == {"study": "long ago"}
+    with pytest.raises(LedgerError, match="stopped"):
+        ledger.commit("study#bb", TERMS, 5, BUDGET)
+
+
 def test_stops_touch_neither_the_chain_nor_the_format(ledger):
     before = ledger.verify()
     ledger_stops.pause(ledger.path)
@@ -88,8 +112,9 @@ def test_stops_touch_neither_the_chain_nor_the_format(ledger):
 
 
 def test_no_experiment_without_a_name_is_left(ledger):
-    with pytest.raises(LedgerError, match="needs a name"):
-        ledger_stops.leave(ledger.path, "")
+    for nameless in ("", "#aa"):
+        with pytest.raises(LedgerError, match="needs a name"):
+            ledger_stops.leave(ledger.path, nameless)
     assert ledger_stops.read_stops(ledger.path).paused_since is None
 
 

@@ -244,7 +244,7 @@ def test_the_buttons_are_reached_and_pressed_by_keyboard(browser: Any, office: O
     browser.type(TAB, TAB, TAB, ENTER)
     browser.wait(lambda: browser.run("return document.querySelector('details').open"))
     browser.type(TAB, ENTER)
-    browser.wait(lambda: STUDY in read_stops(office.ledger.path).left)
+    browser.wait(lambda: "chest-x-ray" in read_stops(office.ledger.path).left)
     browser.wait(lambda: "left" in browser.text("tbody tr"))
     assert [tally.committed for tally in office.ledger.tallies()] == [140, 60]
     assert browser.run("return document.querySelectorAll('details').length") == 0

@@ -195,10 +195,10 @@ def test_only_experiments_of_this_client_can_be_left(
 ) -> None:
     assert press(page, "leave", data={"experiment": "unknown"}).status_code == 404
     assert press(page, "leave", data={"experiment": ""}).status_code == 404
-    key = make_terms(Mode.QUIET).ledger_key
-    assert press(page, "leave", data={"experiment": key}).status_code == 303
+    name = make_terms(Mode.QUIET).experiment
+    assert press(page, "leave", data={"experiment": name}).status_code == 303
     assert [tally.committed for tally in participant.ledger.tallies()] == [0]
-    assert press(page, "leave", data={"experiment": key}).status_code == 404
+    assert press(page, "leave", data={"experiment": name}).status_code == 404
 
 
 def test_the_downloads_are_the_ledgers_own_exports(

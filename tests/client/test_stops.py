@@ -110,6 +110,22 @@ def test_leaving_gives_back_what_was_not_played_and_is_for_good(
         )
 
 
+def test_an_experiment_that_was_left_is_refused_under_other_terms_too(
+    owner: Any, make_terms: Make, weights: bytes
+) -> None:
+    terms, changed = make_terms(), make_terms(learning_rate=0.5)
+    participant = enrolled(owner, terms)
+    participant.enrol(changed)
+    participant.leave(terms.ledger_key)
+    assert [tally.committed for tally in participant.ledger.tallies()] == [0, 0]
+    for other in (changed, make_terms(rounds=7)):
+        assert refusal_of(lambda: participant.enrol(other)) is Refusal.LEFT  # noqa: B023
+        assert (
+            refusal_of(lambda: participant.gradient_sum(other, 1, weights))  # noqa: B023
+            is Refusal.LEFT
+        )
+
+
 def test_leaving_that_was_cut_short_is_finished_at_the_next_start(
     owner: Any, make_terms: Make
 ) -> None:
