@@ -1,9 +1,9 @@
 """Who may look at the page and who may press its buttons.
 
-On loopback everybody on this machine may; elsewhere only who has the token. A page of another site
-may neither read nor press anything, even in a browser that has the token: the host must be a name
-that nobody else can point here, the origin must be the page's own, and a form must carry a value
-that only the page itself knows.
+Only who has the token, on loopback too: a machine may have other users, and the ledger names every
+coin. A page of another site may neither read nor press anything, even in a browser that has the
+token: the host must be a name that nobody else can point here, the origin must be the page's own,
+and a form must carry a value that only the page itself knows.
 """
 
 from __future__ import annotations
@@ -63,18 +63,13 @@ class Access:
 
     Attributes:
         host: Where the page is bound to.
-        token: What a visitor must bring; None on loopback.
+        token: What a visitor must bring.
         form_key: What every form must carry.
     """
 
     host: str
-    token: str | None
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     form_key: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-
-    @classmethod
-    def to(cls, host: str) -> Access:
-        """Return the rules for a page bound to ``host``, with a fresh token if it needs one."""
-        return cls(host=host, token=None if is_loopback(host) else secrets.token_urlsafe(32))
 
     def check(self, method: str, headers: Mapping[str, str]) -> None:
         """Refuse requests that another site's page may have sent.
@@ -113,7 +108,7 @@ class Access:
 
     def admits(self, token: str | None) -> bool:
         """Return whether a visitor with that token may look."""
-        return self.token is None or _equal(token, self.token)
+        return _equal(token, self.token)
 
     def require_form_key(self, key: str | None) -> None:
         """Refuse a form that the page did not make.

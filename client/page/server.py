@@ -32,7 +32,7 @@ class PageServer:
         self._subject = subject
         self._socket = _bind(host, port)
         self.port: int = self._socket.getsockname()[1]
-        self.access = Access.to(host)
+        self.access = Access(host=host)
         config = uvicorn.Config(
             make_site(subject, self.access, port=self.port),
             log_level="warning",
@@ -50,17 +50,17 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        """Where to open the page, with the token if it takes one."""
-        token = "" if self.access.token is None else f"?token={self.access.token}"
-        return f"http://{_visible(self._host)}:{self.port}/{token}"
+        """Where to open the page, with the token that it takes."""
+        return f"http://{_visible(self._host)}:{self.port}/?token={self.access.token}"
 
     @property
     def notice(self) -> str:
         """What its owner should know when it starts."""
+        notice = f"The owner's page, for whoever has this link: {self.url}"
         if is_loopback(self._host):
-            return f"The owner's page: {self.url}"
+            return notice
         return (
-            f"The owner's page, for whoever has this link: {self.url}\n"
+            f"{notice}\n"
             "It travels unencrypted; where others share the network, bind it to 127.0.0.1 and use "
             "a tunnel (ssh -L)."
         )

@@ -76,10 +76,10 @@ def _keep_out(site: FastAPI, access: Access, *, cookie: str) -> None:
 async def _admit(request: Request, proceed: Next, access: Access, cookie: str) -> Response:
     access.check(request.method, request.headers)
     link = request.query_params.get("token")
-    if access.token is not None and link is not None and access.admits(link):
+    if access.admits(link):
         # Sent on at once, so that the token does not stay in the address bar.
         response = RedirectResponse("/", 303)
-        response.set_cookie(cookie, link, httponly=True, samesite="strict")
+        response.set_cookie(cookie, access.token, httponly=True, samesite="strict")
         return response
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     given = bearer if scheme.lower() == "bearer" else request.cookies.get(cookie)

@@ -103,6 +103,10 @@ class Office:
     def url(self) -> str:
         return self.page.url
 
+    @property
+    def home(self) -> str:
+        return self.page.url.partition("?")[0]
+
     def paused(self) -> bool:
         return read_stops(self.ledger.path).paused_since is not None
 
@@ -268,7 +272,7 @@ def test_everything_has_a_name_that_can_be_read_out(browser: Any, office: Office
 def elsewhere(office: Office) -> Iterator[str]:
     """Another site, whose page presses the button as soon as it is opened."""
     trap = (
-        f'<form method="post" action="{office.url}pause"><input name="key" value="guess"></form>'
+        f'<form method="post" action="{office.home}pause"><input name="key" value="guess"></form>'
         "<script>document.forms[0].submit()</script>"
     )
 

@@ -50,10 +50,12 @@ def page(participant: Participant) -> Iterator[PageServer]:
         yield server
 
 
-@pytest.fixture
-def guarded(participant: Participant) -> Iterator[PageServer]:
-    with serving(participant, "0.0.0.0:0") as server:
-        yield server
+def key_to(page: PageServer) -> dict[str, str]:
+    return {"Authorization": f"Bearer {page.access.token}"}
+
+
+def get(page: PageServer, path: str = "/", **headers: str) -> httpx.Response:
+    return web.get(f"{home(page)}{path}", headers={**key_to(page), **headers})
 
 
 def home(page: PageServer) -> str:
@@ -69,7 +71,7 @@ def paused(participant: Participant) -> bool:
 
 def press(page: PageServer, what: str, **changes: Any) -> httpx.Response:
     fields = {"key": page.access.form_key, **changes.pop("data", {})}
-    headers = {"Origin": home(page), **changes.pop("headers", {})}
+    headers = {**key_to(page), "Origin": home(page), **changes.pop("headers", {})}
     present = {name: value for name, value in headers.items() if value is not None}
     return web.post(f"{home(page)}/{what}", data=fields, headers=present, **changes)
 
@@ -107,13 +109,13 @@ def test_a_button_pressed_by_anybody_else_does_nothing(
 
 
 def test_a_form_without_a_key_does_nothing(page: PageServer, participant: Participant) -> None:
-    answer = web.post(f"{home(page)}/pause", headers={"Origin": home(page)})
+    answer = web.post(f"{home(page)}/pause", headers={**key_to(page), "Origin": home(page)})
     assert answer.status_code == 403
     assert not paused(participant)
 
 
 def test_a_link_cannot_press_a_button(page: PageServer, participant: Participant) -> None:
-    assert web.get(f"{home(page)}/pause").status_code == 405
+    assert get(page, "/pause").status_code == 405
     assert not paused(participant)
 
 
@@ -133,12 +135,12 @@ def test_other_sites_cannot_read_the_page(
     page: PageServer, headers: dict[str, str], status: int
 ) -> None:
     for path in ("/", "/version", "/ledger.csv", "/static/page.js"):
-        assert web.get(f"{home(page)}{path}", headers=headers).status_code == status
+        assert get(page, path, **headers).status_code == status
 
 
 def test_every_answer_carries_the_strict_headers(page: PageServer) -> None:
     for path in ("/", "/version", "/ledger.json", "/static/page.css", "/nowhere"):
-        headers = web.get(f"{home(page)}{path}").headers
+        headers = get(page, path).headers
         content = headers["content-security-policy"]
         assert content.startswith("default-src 'none'; script-src 'self'; style-src 'self'; ")
         assert "frame-ancestors 'none'" in content
@@ -149,41 +151,43 @@ def test_every_answer_carries_the_strict_headers(page: PageServer) -> None:
         assert "server" not in headers
 
 
-def test_bound_elsewhere_nothing_is_shown_without_the_token(guarded: PageServer) -> None:
-    assert guarded.access.token is not None
-    assert guarded.access.token in guarded.notice
-    for path in ("/", "/version", "/ledger.csv", "/static/page.css", "/?token=guessed"):
-        answer = web.get(f"{home(guarded)}{path}")
-        assert answer.status_code == 401
-        assert "ward 7" not in answer.text
-    assert press(guarded, "pause").status_code == 401
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:0", "0.0.0.0:0"])
+def test_nothing_is_shown_and_no_button_works_without_the_token(
+    participant: Participant, address: str
+) -> None:
+    with serving(participant, address) as server:
+        assert server.access.token in server.notice
+        for path in ("/", "/version", "/ledger.csv", "/static/page.css", "/?token=guessed"):
+            answer = web.get(f"{home(server)}{path}")
+            assert answer.status_code == 401
+            assert "ward 7" not in answer.text
+        assert press(server, "pause", headers={"Authorization": None}).status_code == 401
+    assert not paused(participant)
 
 
 def test_the_link_sets_a_strict_cookie_and_takes_the_token_out_of_the_address(
-    guarded: PageServer, participant: Participant
+    page: PageServer, participant: Participant
 ) -> None:
-    token = guarded.access.token
-    with httpx.Client(base_url=home(guarded), verify=False, timeout=60) as browser:
-        answer = browser.get(f"/?token={token}")
+    with httpx.Client(base_url=home(page), verify=False, timeout=60) as browser:
+        answer = browser.get(page.url)
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
         cookie = answer.headers["set-cookie"].lower()
         assert "httponly" in cookie
         assert "samesite=strict" in cookie
         assert "ward 7" in browser.get("/").text
-        key = guarded.access.form_key
-        origin = {"Origin": home(guarded)}
+        key = page.access.form_key
+        origin = {"Origin": home(page)}
         assert browser.post("/pause", data={"key": key}, headers=origin).status_code == 303
     assert paused(participant)
 
 
-def test_programs_bring_the_token_in_a_header(guarded: PageServer) -> None:
-    for token, status in ((guarded.access.token, 200), ("guessed", 401)):
-        headers = {"Authorization": f"Bearer {token}"}
-        assert web.get(home(guarded), headers=headers).status_code == status
+def test_programs_bring_the_token_in_a_header(page: PageServer) -> None:
+    for token, status in ((page.access.token, 200), ("guessed", 401)):
+        assert get(page, Authorization=f"Bearer {token}").status_code == status
 
 
 def test_bound_elsewhere_a_name_that_anybody_could_point_here_is_refused() -> None:
-    access = Access.to("0.0.0.0")
+    access = Access(host="0.0.0.0")
     for host in ("192.0.2.7:8600", "[2001:db8::1]:8600", "localhost:8600", socket.gethostname()):
         access.check("GET", {"host": host})
     with pytest.raises(Exception, match="not served under that name"):
@@ -204,7 +208,7 @@ def test_only_experiments_of_this_client_can_be_left(
 def test_the_downloads_are_the_ledgers_own_exports(
     page: PageServer, participant: Participant
 ) -> None:
-    table, record = (web.get(f"{home(page)}/ledger.{form}") for form in ("csv", "json"))
+    table, record = (get(page, f"/ledger.{form}") for form in ("csv", "json"))
     assert table.text == participant.ledger.export_csv()
     assert json.loads(record.text) == json.loads(participant.ledger.export_json())
     assert table.headers["content-disposition"] == "attachment"
@@ -212,7 +216,7 @@ def test_the_downloads_are_the_ledgers_own_exports(
 
 def test_a_page_without_a_client_has_no_buttons(owner: Any) -> None:
     with PageServer("127.0.0.1:0", Subject(reader=Reader(path=owner.ledger), delta=1e-5)) as server:
-        assert "<button" not in web.get(home(server)).text
+        assert "<button" not in get(server).text
         assert press(server, "pause").status_code == 404
         assert press(server, "leave").status_code == 404
 
@@ -223,7 +227,7 @@ def test_names_in_the_ledger_are_never_taken_for_html(owner: Any, make_terms: Ma
     with Ledger.open(owner.ledger) as ledger:
         ledger.commit("<script>alert(1)</script>", cost, 2, owner.open().policy.budget)
     with serving(owner.open()) as server:
-        text = web.get(home(server)).text
+        text = get(server).text
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)" in text
 
