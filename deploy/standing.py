@@ -99,5 +99,5 @@ def standing(settings: Settings, folder: Path) -> dict[str, Any]:
         "accuracy_round": measured[-1]["round"] if measured else None,
         "last_error": board.get("error") or status.get("message", ""),
         "mode": str(settings.terms.mode),
-        "insecure": settings.insecure_seed is not None,
+        "insecure": settings.insecure_seed is not None or bool(status.get("insecure")),
     }

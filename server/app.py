@@ -25,7 +25,7 @@ from learning import (
     load_parameters,
 )
 from protocol import messages
-from server.checkpoint import CheckpointFolder, write_atomically
+from server.checkpoint import INSECURE, CheckpointFolder, write_atomically
 from server.grid import PromptGrid
 from server.journal import Journal
 from server.settings import Settings, load_settings
@@ -47,9 +47,12 @@ class StoppedError(Exception):
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment."""
     settings = load_settings(Path(str(context.run_config[SETTINGS_KEY])))
-    journal = Journal(settings.state, insecure=settings.insecure_seed is not None)
+    checkpoints = CheckpointFolder(
+        settings.state, settings.terms.hash, insecure=settings.insecure_seed is not None
+    )
+    journal = Journal(settings.state, insecure=checkpoints.insecure)
     try:
-        run(grid, settings, journal)
+        run(grid, settings, checkpoints, journal)
     except StoppedError:
         logger.info("Stopped between two rounds, as asked; the checkpoint is complete.")
     except Exception as error:
@@ -57,7 +60,7 @@ def main(grid: Grid, context: Context) -> None:
         raise
 
 
-def run(grid: Grid, settings: Settings, journal: Journal) -> None:
+def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: Journal) -> None:
     """Train as the settings say.
 
     Raises:
@@ -67,7 +70,6 @@ def run(grid: Grid, settings: Settings, journal: Journal) -> None:
     """
     torch.set_num_threads(1)
     terms = settings.terms
-    checkpoints = CheckpointFolder(settings.state, terms.hash)
     if checkpoints.exists() and not settings.resume:
         raise ValueError(
             f"{settings.state} holds an experiment already; resume it or choose another folder."
@@ -86,6 +88,8 @@ def run(grid: Grid, settings: Settings, journal: Journal) -> None:
     if settings.insecure_seed is not None:
         logger.warning("INSECURE: the noise is seeded.")
         randomness = SeededRandom(settings.insecure_seed)
+    elif checkpoints.insecure:
+        logger.warning("INSECURE: the noise of earlier rounds of this run was seeded.")
 
     def evaluate_round(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
         accuracy = None
@@ -120,5 +124,6 @@ def run(grid: Grid, settings: Settings, journal: Journal) -> None:
     )
     load_parameters(model, np.asarray(result.arrays[messages.VECTOR].numpy()))
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    write_atomically(settings.state / MODEL, save_model(tensors))
+    stamp = INSECURE if checkpoints.insecure else None
+    write_atomically(settings.state / MODEL, save_model(tensors, metadata=stamp))
     journal.status("finished", round_=terms.rounds)

@@ -21,6 +21,9 @@ Vector = npt.NDArray[np.float32]
 _CHECKPOINT = "checkpoint.safetensors"
 _USED_ROUNDS = "used-rounds.json"
 
+INSECURE = {"insecure": "true"}
+"""What the files of a run say of themselves if anything of it was ever seeded."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
@@ -37,12 +40,17 @@ class CheckpointFolder:
     Args:
         folder: Where they lie; made if missing.
         terms_hash: Hash of the terms; a checkpoint of other terms is refused.
+        insecure: Whether anything of the run is seeded from now on.
+
+    Attributes:
+        insecure: Whether anything of the run is or ever was seeded; stamped on every checkpoint.
     """
 
-    def __init__(self, folder: Path, terms_hash: str) -> None:
+    def __init__(self, folder: Path, terms_hash: str, *, insecure: bool = False) -> None:
         self._folder = folder
         self._terms_hash = terms_hash
         folder.mkdir(parents=True, exist_ok=True)
+        self.insecure = insecure or self._is_stamped()
 
     def exists(self) -> bool:
         """Whether an experiment has begun in this folder."""
@@ -55,7 +63,8 @@ class CheckpointFolder:
             "velocity": checkpoint.velocity,
             "round": np.array([checkpoint.round], dtype=np.int64),
         }
-        content = save_tensors(tensors, metadata={"terms": self._terms_hash})
+        stamp = INSECURE if self.insecure else {}
+        content = save_tensors(tensors, metadata={"terms": self._terms_hash, **stamp})
         write_atomically(self._folder / _CHECKPOINT, content)
 
     def load(self) -> Checkpoint | None:
@@ -108,6 +117,13 @@ class CheckpointFolder:
             ) from None
         self._require_own(terms)
         return int(used)
+
+    def _is_stamped(self) -> bool:
+        try:
+            with safe_open(self._folder / _CHECKPOINT, "numpy") as file:
+                return (file.metadata() or {}).items() >= INSECURE.items()
+        except (OSError, SafetensorError):  # missing, or damaged, which `load` will say
+            return False
 
     def _require_own(self, terms_hash: str) -> None:
         if terms_hash != self._terms_hash:

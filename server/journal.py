@@ -21,7 +21,8 @@ class Journal:
 
     Args:
         folder: The server's state folder.
-        insecure: Whether anything of the run is seeded; stamped on every line.
+        insecure: Whether the server's noise is or ever was seeded in this run; stamped on the
+            status and on every line. What clients seed stands in their own ledgers.
     """
 
     def __init__(self, folder: Path, *, insecure: bool) -> None:

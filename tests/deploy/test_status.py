@@ -54,6 +54,12 @@ def test_a_server_at_work_is_described(folder):
     assert "epsilon" not in json.dumps(found)
 
 
+def test_a_run_that_was_seeded_before_its_settings_changed_is_still_insecure(folder):
+    assert read_standing(folder)["insecure"] is False
+    Journal(folder / "state", insecure=True).status("stopped", round_=1)
+    assert read_standing(folder)["insecure"] is True
+
+
 def test_a_server_that_was_killed_is_not_taken_for_running(folder):
     Board(folder, "0.0.0.0:8443").note_nodes({"a": True}, 1)
     Journal(folder / "state", insecure=False).status("running", round_=1)

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from learning import build_model, flatten_parameters
 from protocol import messages
 from protocol.terms import Mode
 from server.app import main, run
+from server.checkpoint import CheckpointFolder
 from server.journal import METRICS, Journal, read_metrics, read_status
 from server.settings import Settings, save_settings
 from server.strategy import TooFewClientsError
@@ -36,7 +38,9 @@ def settings_of(fed: Any, **changes: Any) -> Settings:
 
 def train(fed: Any, **changes: Any) -> None:
     settings = settings_of(fed, **changes)
-    run(fed.grid, settings, Journal(fed.state, insecure=settings.insecure_seed is not None))
+    insecure = settings.insecure_seed is not None
+    checkpoints = CheckpointFolder(fed.state, fed.terms.hash, insecure=insecure)
+    run(fed.grid, settings, checkpoints, Journal(fed.state, insecure=checkpoints.insecure))
 
 
 def start(fed: Any, **changes: Any) -> None:
@@ -223,6 +227,40 @@ def test_a_run_that_is_not_seeded_is_not_repeatable_and_bears_no_stamp(federatio
     train(fed)
     assert not any("insecure" in line for line in read_metrics(fed.state))
     assert "insecure" not in read_status(fed.state)
+    assert stamps(fed.state) == [None, None]
+
+
+def stamps(folder: Path) -> list[str | None]:
+    found = []
+    for name in ("checkpoint.safetensors", "model.safetensors"):
+        with safe_open(folder / name, "numpy") as file:
+            found.append((file.metadata() or {}).get("insecure"))
+    return found
+
+
+def test_the_checkpoint_and_the_model_of_a_seeded_run_are_stamped(federation: Make) -> None:
+    fed = federation(Mode.UNTRUSTED)
+    train(fed, insecure_seed=5)
+    assert stamps(fed.state) == ["true", "true"]
+
+
+def test_a_run_once_seeded_stays_insecure_when_it_is_resumed_without_the_seed(
+    federation: Make,
+) -> None:
+    fed = federation(Mode.UNTRUSTED)
+
+    def crash(message: Message) -> None:
+        if message.content.config_records[messages.ASK].get("round") == 4:
+            raise KeyboardInterrupt
+
+    fed.grid.before_push = crash
+    with pytest.raises(KeyboardInterrupt):
+        start(fed, insecure_seed=5)
+    fed.grid.before_push = lambda _: None
+    start(fed, resume=True)
+    assert stamps(fed.state) == ["true", "true"]
+    assert read_status(fed.state)["insecure"] is True
+    assert all(line["insecure"] for line in read_metrics(fed.state))
 
 
 def test_a_line_that_is_just_being_written_is_not_read(tmp_path: Path) -> None:
