@@ -18,7 +18,6 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from accounting.ledger_file import LedgerError
-from client.node import FAILURE_REASON
 from client.participant import Participant
 from protocol import messages
 from protocol.policy import Refusal, RefusedError
@@ -79,7 +78,7 @@ def discreet(handler: Handler) -> Handler:
         except Exception as error:  # whatever it was, only a constant sentence may leave
             kind, what = message.metadata.message_type, type(error).__name__
             logger.warning("%s not answered: %s: %s", kind, what, error)
-        raise RuntimeError(FAILURE_REASON)
+        raise RuntimeError(messages.FAILURE_REASON)
 
     return handle
 

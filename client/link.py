@@ -86,7 +86,7 @@ class ForgottenError(Exception):
     """The SuperLink does not know this node: it was restarted, or the node was removed."""
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     """The SuperLink answered, and said no."""
 
 
@@ -179,7 +179,7 @@ class Link:
             if self._registered_here:
                 request = UnregisterNodeFleetRequest(node_id=node_id)
                 self._call(self._client.UnregisterNode, request)
-        except (UnreachableError, ForgottenError, RefusedError):
+        except (UnreachableError, ForgottenError, RejectedError):
             pass
         finally:
             self.close()
@@ -234,8 +234,11 @@ class Link:
         with self._company.turn():
             self._call(self._client.ConfirmMessageReceived, request)
 
-    def reply(self, reply: Message, runtime: float) -> None:
-        """Send a reply. Doing so twice is harmless: the SuperLink keeps the first."""
+    def reply(self, reply: Message) -> None:
+        """Send a reply. Doing so twice is harmless: the SuperLink keeps the first.
+
+        The processing time that goes along is always 0: the true one tells whether there was work.
+        """
         run_id = reply.metadata.run_id
         with no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -243,7 +246,7 @@ class Link:
                 node=self._node,
                 messages_list=[message_to_proto(remove_content_from_message(reply))],
                 message_object_trees=[get_object_tree(reply)],
-                clientapp_runtime_list=[runtime],
+                clientapp_runtime_list=[0.0],
             )
             objects = get_all_nested_objects(reply)
         # One turn for all of it: whoever is told of a reply tries to read it at once.
@@ -297,7 +300,7 @@ class Link:
             if status == 401:
                 raise ForgottenError(clock_trouble(error.response)) from error
             if status == 413:
-                raise RefusedError(
+                raise RejectedError(
                     "its gateway takes no message as large as this model; its operator must start "
                     "it anew for the present settings"
                 ) from error
@@ -305,8 +308,8 @@ class Link:
                 raise LostMessageError("its run is over") from error
             known = FlowerError.from_json(error.response.text)
             if known and known.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
-                raise RefusedError(_NOT_ACTIVATED) from error
-            raise RefusedError(known.message if known else f"HTTP status {status}") from error
+                raise RejectedError(_NOT_ACTIVATED) from error
+            raise RejectedError(known.message if known else f"HTTP status {status}") from error
         except httpx.RequestError as error:  # also a body that cannot be decoded
             raise UnreachableError(transport_trouble(error)) from error
         except ValueError as error:

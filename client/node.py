@@ -26,12 +26,10 @@ from flwr.common.constant import ErrorCode
 from flwr.proto.message_pb2 import ObjectTree
 
 from client.company import Company
-from client.link import ForgottenError, Link, LostMessageError, RefusedError, UnreachableError
+from client.link import ForgottenError, Link, LostMessageError, RejectedError, UnreachableError
+from protocol.messages import FAILURE_REASON
 
 Result = TypeVar("Result")
-
-FAILURE_REASON = "The client could not handle this message."
-"""All that the server ever learns about a failure; the details are in the client's own log."""
 
 _FIRST_BACKOFF_SECONDS = 0.5
 _REMINDER_SECONDS = 60.0
@@ -67,8 +65,6 @@ class ResidentNode:
         insecure: Plain HTTP; otherwise TLS.
         root_certificates: PEM of the authority to trust; None trusts the system's.
         private_key: Key of a node that is registered at the SuperLink; None registers a fresh key.
-        runtime: Processing time in seconds that every reply states; None states the real one, from
-            which the server may learn whether there was work to do.
         poll_interval: Seconds between two polls of an idle node.
         heartbeat_interval: The SuperLink takes the node for gone after twice this time of silence;
             Flower allows 10 to 1800 seconds.
@@ -91,7 +87,6 @@ class ResidentNode:
         insecure: bool = False,
         root_certificates: bytes | None = None,
         private_key: ec.EllipticCurvePrivateKey | None = None,
-        runtime: float | None = None,
         poll_interval: float = 0.4,
         heartbeat_interval: float = 10.0,
         max_backoff: float = 5.0,
@@ -110,7 +105,6 @@ class ResidentNode:
         self._insecure = insecure
         self._root_certificates = root_certificates
         self._private_key = private_key
-        self._runtime = runtime
         self._poll_interval = poll_interval
         self._heartbeat_interval = heartbeat_interval
         self._max_backoff = max_backoff
@@ -213,7 +207,7 @@ class ResidentNode:
         self._in_hand = True
         try:
             self._handle(link, message, tree)
-        except (LostMessageError, RefusedError) as error:
+        except (LostMessageError, RejectedError) as error:
             self._log.warning("A %s message is dropped: %s", message.metadata.message_type, error)
         finally:
             self._in_hand = False
@@ -221,16 +215,13 @@ class ResidentNode:
         self._eager_until = time.monotonic() + _EAGER_SECONDS
 
     def _handle(self, link: Link, message: Message, tree: ObjectTree) -> None:
-        started = time.monotonic()
         try:
             message.content = self._insist(lambda: link.fetch(message, tree))
         except LostMessageError:
             reply = self._failure(message)
         else:
-            started = time.monotonic()
             reply = self._answer(message)
-        runtime = time.monotonic() - started if self._runtime is None else self._runtime
-        self._insist(lambda: link.reply(reply, runtime))
+        self._insist(lambda: link.reply(reply))
         self._forget_previous(link, message)
 
     def _forget_previous(self, link: Link, message: Message) -> None:
@@ -284,7 +275,7 @@ class ResidentNode:
                 result = attempt()
             except UnreachableError as error:
                 self._complain("cannot be reached", error)
-            except RefusedError as error:
+            except RejectedError as error:
                 if not joining:
                     raise
                 self._complain("does not accept this node", error)
@@ -329,7 +320,7 @@ class ResidentNode:
                     link.beat()
                 except UnreachableError:
                     pause = 1.0
-                except (ForgottenError, RefusedError, LostMessageError) as error:
+                except (ForgottenError, RejectedError, LostMessageError) as error:
                     # The next poll meets the same answer, and joins again.
                     self._log.debug("Heartbeat refused: %r", error)
 

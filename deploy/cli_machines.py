@@ -86,7 +86,6 @@ def client(
             insecure=insecure,
             root_certificates=authority,
             private_key=key,
-            runtime=0.0,
             drain_seconds=drain_seconds,
         )
         if page is not None:

@@ -113,7 +113,6 @@ def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[N
             stop=stop,
             node_config={"policy": str(policy)},
             insecure=True,
-            runtime=0.0,
             company=company,
         )
         workers.append(threading.Thread(target=node.run, name=policy.stem, daemon=True))

@@ -30,6 +30,8 @@ DECLARED_SIZE = "declared-size"
 REASON = "reason"
 COINS = "coins"
 
+FAILURE_REASON = "The client could not handle this message."
+"""All that the server ever learns about a failure; the details are in the client's own log."""
 
 SALT_BYTES = 16
 """Random bytes beside a sum. The SuperLink takes equal objects only once, so without them traffic

@@ -14,7 +14,6 @@ from flwr.clientapp import ClientApp
 from client.node import ResidentNode
 
 SECRET = "the value of patient 17 is 42"
-RUNTIME = 0.25
 
 SERVER = """
 import json, time

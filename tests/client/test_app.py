@@ -26,10 +26,9 @@ from hypothesis import strategies as st
 
 from accounting.ledger_file import LedgerError
 from client.app import SIMULATED_POLICIES, app, forget_participants, participant_of
-from client.node import FAILURE_REASON
 from client.participant import Participant
 from protocol import messages
-from protocol.messages import vector_from_bytes
+from protocol.messages import FAILURE_REASON, vector_from_bytes
 from protocol.policy import Refusal
 from protocol.terms import Mode, Terms
 

@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, Metadata, RecordDict
 from flwr.app.message import make_message
 from flwr.clientapp import ClientApp
 from flwr.proto.message_pb2 import ObjectTree
-from nodes import RUNTIME, echo_app, running, wait_until
+from nodes import echo_app, running, wait_until
 
 import client.node
 from client.link import ForgottenError, UnreachableError
@@ -26,7 +26,7 @@ class ScriptedLink:
         self.messages = messages
         self.failures = failures or []
         self.joined = 0
-        self.replies: list[tuple[Message, float]] = []
+        self.replies: list[Message] = []
         self.confirmed: list[str] = []
 
     def __call__(self, *_: object, **__: object) -> ScriptedLink:
@@ -42,10 +42,10 @@ class ScriptedLink:
     def fetch(self, *_: object) -> RecordDict:
         return RecordDict({"weights": ArrayRecord({"w": Array(np.zeros(1, np.float32))})})
 
-    def reply(self, reply: Message, runtime: float) -> None:
+    def reply(self, reply: Message) -> None:
         if self.failures:
             raise self.failures.pop(0)
-        self.replies.append((reply, runtime))
+        self.replies.append(reply)
 
     def confirm(self, _: int, message_id: str) -> None:
         self.confirmed.append(message_id)
@@ -102,12 +102,11 @@ def test_messages_are_handled_one_at_a_time_in_order(monkeypatch: pytest.MonkeyP
 
 def test_a_reply_is_sent_again_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     link = ScriptedLink([_message("a")], [UnreachableError("down"), UnreachableError("down")])
-    node, stop = _scripted_node(link, echo_app(), monkeypatch, runtime=RUNTIME)
+    node, stop = _scripted_node(link, echo_app(), monkeypatch)
     with running(node, stop=stop):
         wait_until(lambda: len(link.replies) == 1, 5)
-    reply, runtime = link.replies[0]
+    reply = link.replies[0]
     assert reply.metadata.reply_to_message_id == "a"
-    assert runtime == RUNTIME
 
 
 def test_a_forgotten_node_joins_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +115,7 @@ def test_a_forgotten_node_joins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with running(node, stop=stop):
         wait_until(lambda: len(link.replies) == 1, 5)
     assert link.joined == 2
-    assert link.replies[0][0].metadata.reply_to_message_id == "b"
+    assert link.replies[0].metadata.reply_to_message_id == "b"
 
 
 def test_a_busy_handler_does_not_delay_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,10 @@ from accounting.ledger import Ledger
 from accounting.ledger_file import chained
 from client.app import app
 from client.company import Company
-from client.link import ForgottenError, Link, LostMessageError, RefusedError, UnreachableError
-from client.node import FAILURE_REASON, ResidentNode
+from client.link import ForgottenError, Link, LostMessageError, RejectedError, UnreachableError
+from client.node import ResidentNode
 from protocol import messages
-from protocol.messages import vector_from_bytes
+from protocol.messages import FAILURE_REASON, vector_from_bytes
 from protocol.policy import Refusal
 from protocol.terms import Mode, Terms
 
@@ -28,7 +28,7 @@ SAMPLES, CLASSES = 12, 3
 LENGTH = 4 * CLASSES + CLASSES
 KINDS = ("query.enrol", "query.invite", "train.gradient", "query.other", "train")
 MODES = tuple(mode for mode in Mode if mode.is_private)
-DECLARED = (UnreachableError, ForgottenError, RefusedError, LostMessageError)
+DECLARED = (UnreachableError, ForgottenError, RejectedError, LostMessageError)
 
 
 class Client:
@@ -55,7 +55,6 @@ class Client:
             stop=threading.Event(),
             node_config={"policy": str(policy)},
             insecure=True,
-            runtime=0.0,
         )
         self._terms = [_terms(mode) for mode in MODES]
         self._fresh = [0] * len(MODES)

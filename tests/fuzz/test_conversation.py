@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from accounting.ledger import Ledger
 from client.app import app, forget_participants
-from client.node import FAILURE_REASON
 from protocol import messages
+from protocol.messages import FAILURE_REASON
 from protocol.terms import Mode, Terms
 
 SAMPLES, CLASSES, ROUNDS = 6, 3, 5

@@ -72,7 +72,6 @@ def main(address, *policies):
                 stop=stop,
                 node_config={"policy": policy},
                 insecure=True,
-                runtime=0.0,
                 drain_seconds=10.0,
                 company=company,
             )

@@ -35,7 +35,6 @@ def main(authority, ids, *nodes):
                     stop=stop,
                     node_config={clients.POLICY_KEY: policy},
                     root_certificates=Path(authority).read_bytes(),
-                    runtime=0.0,
                     poll_interval=0.8,  # polls are most of the work of so many nodes on one machine
                 )
             )
