@@ -138,7 +138,6 @@ class RandomParticipation(Strategy):
         if first <= last:  # a run that is complete needs nobody
             self._await_clients(self._roster, first_time=True)
         for round_ in range(first, last + 1):
-            self._roster.refresh()
             self._await_clients(self._roster)
             self._play(round_, prompt)
             if evaluate_fn is not None:
