@@ -116,7 +116,10 @@ def explain_ledger(ledger: Ledger, delta: float, budget: Budget | None = None) -
 def sections(told: Explanation) -> dict[str, list[str]]:
     """Return the sentences, under the question that each answers."""
     if not told.rounds:
-        nothing = "No round was ever charged to this data set: nothing has left it."
+        nothing = (
+            "No round was ever charged to this data set. Mode none charges nothing and protects "
+            "nothing, so what was sent in it does not show here."
+        )
         return {"What was spent": [nothing], "What is left": _left(told)}
     return {
         "What was spent": _spent(told),

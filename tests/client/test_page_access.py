@@ -221,6 +221,13 @@ def test_a_page_without_a_client_has_no_buttons(owner: Any) -> None:
         assert press(server, "leave").status_code == 404
 
 
+def test_the_page_claims_no_more_than_its_figures_and_hashes_show(page: PageServer) -> None:
+    text = " ".join(get(page).text.split())
+    assert "against everybody but the server in the other private ones" in text
+    assert "mode none is not counted" in text
+    assert "only that shows a file that was rewritten as a whole" in text
+
+
 def test_names_in_the_ledger_are_never_taken_for_html(owner: Any, make_terms: Make) -> None:
     cost = make_terms(Mode.QUIET).round_cost(30)
     assert cost is not None

@@ -82,11 +82,13 @@ def test_it_says_what_is_protected_and_what_is_not(ledger):
     assert "INSECURE" not in text
 
 
-def test_an_empty_ledger_has_lost_nothing(ledger):
+def test_an_empty_ledger_has_charged_nothing_and_knows_nothing_of_mode_none(ledger):
     found = json.loads(call(ledger.path, "--json").stdout)
     assert (found["epsilon"], found["rounds"]) == (0.0, 0)
     assert found["guessing_chance"] == 0.5
-    assert "nothing has left it" in told(ledger.path)
+    text = told(ledger.path)
+    assert "No round was ever charged" in text
+    assert "Mode none charges nothing and protects nothing" in text
 
 
 def test_seeded_coins_void_what_follows(tmp_path):
