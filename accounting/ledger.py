@@ -10,35 +10,21 @@ recorded coin and costs nothing.
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
-import json
 import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from accounting import ledger_file, validation
+from accounting import ledger_file, ledger_rows, validation
 from accounting.coin import CoinSource, SecureCoin
 from accounting.composition import epsilon_after
-from accounting.ledger_entries import (
-    COLUMNS,
-    Budget,
-    Entry,
-    Tally,
-    TallyRow,
-    Verification,
-    follow_chain,
-    terms_to_json,
-)
-from accounting.ledger_file import NOTHING_CHARGED, LedgerCorruptError, LedgerError
+from accounting.ledger_entries import Budget, Entry, Tally, terms_to_json
+from accounting.ledger_file import NOTHING_CHARGED, LedgerError
+from accounting.ledger_verification import Verification, verify_file
 from accounting.schemes import Scheme
-
-_SELECT_ENTRIES = f"SELECT {', '.join(COLUMNS)} FROM entries"
 
 
 class BudgetExceededError(LedgerError):
@@ -112,7 +98,7 @@ class Ledger:
     @property
     def data_set(self) -> str:
         """Name of the data set that this ledger guards."""
-        return self._about()["data_set"]
+        return ledger_rows.read_about(self._connection, self.path)["data_set"]
 
     def commit(self, experiment: str, terms: Scheme, rounds: int, budget: Budget) -> None:
         """Reserve ``rounds`` rounds of ``terms`` for an experiment, if the budget allows them.
@@ -133,7 +119,7 @@ class Ledger:
             )
         text = terms_to_json(terms)
         with self._transaction(NOTHING_CHARGED):
-            tally = self._tally_of(experiment)
+            tally = ledger_rows.tally_of(self._connection, experiment)
             if tally is not None and tally.terms != terms:
                 raise LedgerError(
                     f"Experiment {experiment!r} is in this ledger with other terms "
@@ -143,7 +129,7 @@ class Ledger:
             if rounds <= committed:
                 return
             self._require_budget(terms, rounds - committed, budget)
-            self._append("commit", experiment, text, rounds=rounds)
+            self._append("commit", experiment, terms, rounds=rounds)
             self._connection.execute(
                 "INSERT INTO tallies VALUES (?, ?, ?, 0, 0, ?) ON CONFLICT (experiment) DO UPDATE "
                 "SET committed = excluded.committed, secure = min(secure, excluded.secure)",
@@ -166,13 +152,16 @@ class Ledger:
         for round_ in rounds:
             validation.require_count("round", round_, least=1)
         with self._transaction(NOTHING_CHARGED):
-            tally = self._tally_of(experiment)
+            tally = ledger_rows.tally_of(self._connection, experiment)
             if tally is None:
                 raise BudgetExceededError(
                     f"Experiment {experiment!r} committed no rounds to this ledger, so none may be "
                     "charged."
                 )
-            recorded = {round_: self._coin_of(experiment, round_) for round_ in rounds}
+            recorded = {
+                round_: ledger_rows.coin_of(self._connection, experiment, round_)
+                for round_ in rounds
+            }
             new = [round_ for round_, coin in recorded.items() if coin is None]
             if tally.charged + len(new) > tally.committed:
                 raise BudgetExceededError(
@@ -196,12 +185,12 @@ class Ledger:
     def claim_answer(self, experiment: str, round_: int) -> bool:
         """Return True the first time only, so that a round is answered at most once, ever."""
         with self._transaction("The round stays charged and is not answered."):
-            tally = self._tally_of(experiment)
-            if tally is None or self._coin_of(experiment, round_) is None:
+            tally = ledger_rows.tally_of(self._connection, experiment)
+            if tally is None or ledger_rows.coin_of(self._connection, experiment, round_) is None:
                 raise LedgerError(f"Round {round_} of {experiment!r} was never charged.")
-            if self._was_answered(experiment, round_):
+            if ledger_rows.was_answered(self._connection, experiment, round_):
                 return False
-            self._append("answer", experiment, terms_to_json(tally.terms), round_=round_)
+            self._append("answer", experiment, tally.terms, round_=round_)
             if self._coins.insecure:  # then so is the noise of the answer
                 self._connection.execute(
                     "UPDATE tallies SET secure = 0 WHERE experiment = ?", (experiment,)
@@ -211,11 +200,10 @@ class Ledger:
     def release(self, experiment: str) -> None:
         """Give back the committed rounds that were not charged; what was charged stays."""
         with self._transaction("No round was given back."):
-            tally = self._tally_of(experiment)
+            tally = ledger_rows.tally_of(self._connection, experiment)
             if tally is None or tally.committed == tally.charged:
                 return
-            text = terms_to_json(tally.terms)
-            self._append("release", experiment, text, rounds=tally.charged)
+            self._append("release", experiment, tally.terms, rounds=tally.charged)
             self._connection.execute(
                 "UPDATE tallies SET committed = charged WHERE experiment = ?", (experiment,)
             )
@@ -240,12 +228,13 @@ class Ledger:
         """Return every experiment in sum."""
         with self._lock, ledger_file.explained(self.path):
             rows = self._connection.execute("SELECT * FROM tallies ORDER BY experiment").fetchall()
-        return [Tally.from_row(self._restamped(row)) for row in rows]
+        seeded = self._answered_with_seeds
+        return [Tally.from_row(row) for row in ledger_rows.restamp(rows, seeded)]
 
     def history(self) -> Iterator[Entry]:
         """Yield every entry, oldest first."""
         with ledger_file.explained(self.path):
-            for row in self._connection.execute(f"{_SELECT_ENTRIES} ORDER BY seq"):
+            for row in ledger_rows.entries(self._connection):
                 yield Entry.from_row(row)
 
     def verify(self) -> Verification:
@@ -255,44 +244,13 @@ class Ledger:
             LedgerCorruptError: Something was changed, cut off or put in from outside.
         """
         with self.snapshot():
-            # Not quick_check, which trusts the index that tells whether a coin was flipped before.
-            (sound,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
-            if sound != "ok":
-                raise self._corrupt(f"SQLite finds it damaged: {sound}")
-            if not ledger_file.has_layout(self._connection):
-                raise self._corrupt("its tables, indexes or triggers are not those of a ledger")
-            rows = self._connection.execute(f"{_SELECT_ENTRIES} ORDER BY seq")
-            try:
-                found = follow_chain(rows, ledger_file.genesis(self._about()))
-            except (TypeError, ValueError) as error:  # a value of another type than was written
-                raise self._corrupt(str(error)) from None
-            self._answered_with_seeds = found.answered_with_seeds
-            tallies = self._connection.execute("SELECT * FROM tallies").fetchall()
-            if {row[0]: self._restamped(row) for row in tallies} != found.sums:
-                raise self._corrupt("its sums do not agree with its entries")
+            found = verify_file(self._connection, self.path)
+        self._answered_with_seeds = found.answered_with_seeds
         return Verification(entries=found.entries, head=found.head)
-
-    def export_json(self) -> str:
-        """Return the whole ledger as JSON."""
-        entries = [asdict(entry) for entry in self.history()]
-        return json.dumps({"data_set": self.data_set, "entries": entries}, indent=1)
-
-    def export_csv(self) -> str:
-        """Return all entries as CSV."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(entry) for entry in self.history())
-        return text.getvalue()
-
-    def _restamped(self, row: TallyRow) -> TallyRow:
-        """Return a tally as insecure if an answer was: ledgers may be older than that rule."""
-        return (*row[:-1], 0) if row[0] in self._answered_with_seeds else row
 
     def _charge(self, tally: Tally, round_: int) -> bool:
         coin = self._coins.coin(tally.terms.p)
-        text = terms_to_json(tally.terms)
-        self._append("charge", tally.experiment, text, round_=round_, coin=coin)
+        self._append("charge", tally.experiment, tally.terms, round_=round_, coin=coin)
         return coin
 
     def _require_budget(self, terms: Scheme, rounds: int, budget: Budget) -> None:
@@ -310,62 +268,23 @@ class Ledger:
         self,
         kind: str,
         experiment: str,
-        terms: str,
+        terms: Scheme,
         *,
         round_: int | None = None,
         rounds: int | None = None,
         coin: bool | None = None,
     ) -> None:
-        last = self._connection.execute(
-            "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1"
-        ).fetchone()
-        seq, previous = last or (0, ledger_file.genesis(self._about()))
-        row = (
-            seq + 1,
+        values = (
             kind,
             experiment,
             round_,
-            terms,
+            terms_to_json(terms),
             rounds,
             None if coin is None else int(coin),
             int(not self._coins.insecure),
             ledger_file.now(),
         )
-        self._connection.execute(
-            f"INSERT INTO entries VALUES ({', '.join('?' * len(COLUMNS))})",
-            (*row, ledger_file.chained(previous, row)),
-        )
-
-    def _tally_of(self, experiment: str) -> Tally | None:
-        row = self._connection.execute(
-            "SELECT * FROM tallies WHERE experiment = ?", (experiment,)
-        ).fetchone()
-        return None if row is None else Tally.from_row(row)
-
-    def _coin_of(self, experiment: str, round_: int) -> bool | None:
-        row = self._connection.execute(
-            "SELECT coin FROM entries WHERE experiment = ? AND round = ? AND kind = 'charge'",
-            (experiment, round_),
-        ).fetchone()
-        return None if row is None else bool(row[0])
-
-    def _was_answered(self, experiment: str, round_: int) -> bool:
-        row = self._connection.execute(
-            "SELECT 1 FROM entries WHERE experiment = ? AND round = ? AND kind = 'answer'",
-            (experiment, round_),
-        ).fetchone()
-        return row is not None
-
-    def _about(self) -> dict[str, str]:
-        about = dict(self._connection.execute("SELECT key, value FROM about").fetchall())
-        if not {"data_set", "created", "salt"} <= about.keys():
-            raise self._corrupt("it does not say which data set it guards")
-        return about
-
-    def _corrupt(self, what: str) -> LedgerCorruptError:
-        return LedgerCorruptError(
-            f"The ledger {self.path} cannot be trusted: {what}. {ledger_file.KEEP_IT}"
-        )
+        ledger_rows.append(self._connection, self.path, values)
 
     @contextlib.contextmanager
     def _transaction(self, if_it_fails: str) -> Iterator[None]:

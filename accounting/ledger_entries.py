@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from accounting import ledger_file, validation
+from accounting import validation
 from accounting.schemes import Scheme, scheme_class
 
 COLUMNS = ("seq", "kind", "experiment", "round", "terms", "rounds", "coin", "secure", "at", "hash")
@@ -79,14 +78,6 @@ class Tally:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verification:
-    """A ledger that passed: how many entries, and the last hash, worth noting elsewhere."""
-
-    entries: int
-    head: str
-
-
 @functools.lru_cache(maxsize=1024)
 def terms_to_json(terms: Scheme) -> str:
     """Return a scheme as canonical JSON."""
@@ -98,53 +89,3 @@ def terms_from_json(text: str) -> Scheme:
     """Return the scheme that `terms_to_json` wrote."""
     fields = json.loads(text)
     return scheme_class(fields.pop("scheme"))(**fields)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chain:
-    """What the entries of a ledger imply.
-
-    Attributes:
-        entries: How many there are.
-        head: The last hash.
-        sums: The row of every experiment's tally.
-        answered_with_seeds: Experiments with an answer whose noise was seeded.
-    """
-
-    entries: int
-    head: str
-    sums: Mapping[str, TallyRow]
-    answered_with_seeds: frozenset[str]
-
-
-def follow_chain(rows: Iterable[tuple[Any, ...]], start: str) -> Chain:
-    """Check the hashes of all rows and add them up.
-
-    Args:
-        rows: Database rows in the order of ``COLUMNS``, oldest first.
-        start: The hash before the first row.
-
-    Raises:
-        ValueError: A row does not belong where it stands.
-    """
-    count, head = 0, start
-    sums: dict[str, TallyRow] = {}
-    seeded: set[str] = set()
-    for row in rows:
-        count += 1
-        head = ledger_file.chained(head, row[:-1])
-        if row[0] != count or row[-1] != head:
-            raise ValueError(f"entry {row[0]} was changed, or one before it is missing")
-        _, kind, experiment, _, terms, rounds, coin, secure, *_ = row
-        before = sums.get(experiment, (experiment, terms, 0, 0, 0, 1))
-        _, terms, committed, charged, joined, was_secure = before
-        if kind == "charge":
-            charged, joined = charged + 1, joined + coin
-        elif kind == "answer":
-            seeded.update([] if secure else [experiment])
-        else:
-            committed = rounds
-        if kind != "release":  # which takes no randomness
-            was_secure = min(was_secure, secure)
-        sums[experiment] = (experiment, terms, committed, charged, joined, was_secure)
-    return Chain(entries=count, head=head, sums=sums, answered_with_seeds=frozenset(seeded))

@@ -243,6 +243,11 @@ def _damaged(path: Path, reason: str, consequence: str) -> LedgerCorruptError:
     )
 
 
+def untrusted(path: Path, what: str) -> LedgerCorruptError:
+    """Return the error of a file that can be read but is not what was written."""
+    return LedgerCorruptError(f"The ledger {path} cannot be trusted: {what}. {KEEP_IT}")
+
+
 def _disk_trouble(folder: Path) -> str:
     """Say what is wrong with a disk that SQLite only calls an error; empty if nothing shows."""
     disk = os.statvfs(folder)

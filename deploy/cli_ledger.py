@@ -12,6 +12,7 @@ import typer
 from accounting import validation
 from accounting.ledger import Ledger
 from accounting.ledger_entries import Tally, terms_to_json
+from accounting.ledger_exports import to_csv, to_json
 from accounting.ledger_file import LedgerError
 from deploy.cli_output import JsonFlag, number, print_json, print_table, say
 from protocol.policy import load_policy
@@ -117,7 +118,7 @@ def export(
     """Write every entry as CSV or JSON."""
     with Ledger.open(path, read_only=True) as ledger:
         as_json = as_json or form is ExportFormat.JSON
-        text = ledger.export_json() + "\n" if as_json else ledger.export_csv()
+        text = to_json(ledger) + "\n" if as_json else to_csv(ledger)
     if out is None:
         typer.echo(text, nl=False)
     else:

@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.staticfiles import StaticFiles
 
 from accounting.ledger import Ledger
+from accounting.ledger_exports import to_csv, to_json
 from accounting.ledger_file import LedgerError
 from client.page.access import Access, DeniedError
 from client.page.view import Subject, render
@@ -102,12 +103,12 @@ def _add_views(site: FastAPI, subject: Subject, access: Access) -> None:
     @site.get("/ledger.csv")
     def table() -> Response:
         with Ledger.open(path, read_only=True) as ledger:
-            return _download(ledger.export_csv(), "text/csv")
+            return _download(to_csv(ledger), "text/csv")
 
     @site.get("/ledger.json")
     def record() -> Response:
         with Ledger.open(path, read_only=True) as ledger:
-            return _download(ledger.export_json() + "\n", "application/json")
+            return _download(to_json(ledger) + "\n", "application/json")
 
 
 def _download(text: str, kind: str) -> Response:

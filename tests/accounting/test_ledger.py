@@ -11,6 +11,7 @@ from scipy import stats
 from accounting.composition import epsilon_after
 from accounting.ledger import BudgetExceededError, Ledger
 from accounting.ledger_entries import Budget
+from accounting.ledger_exports import to_csv, to_json
 from accounting.ledger_file import LedgerError
 from accounting.schemes import SCHEMES, Certified, WeakClientSampling
 
@@ -154,10 +155,10 @@ def test_entries_can_be_neither_changed_nor_deleted(ledger):
 def test_exports_hold_every_entry(ledger):
     ledger.commit("trial", TERMS, 5, BUDGET)
     ledger.charge_all("trial", [1, 2, 3])
-    exported = json.loads(ledger.export_json())
+    exported = json.loads(to_json(ledger))
     assert exported["data_set"] == "ward 7"
     assert [entry["kind"] for entry in exported["entries"]] == ["commit"] + ["charge"] * 3
-    rows = ledger.export_csv().splitlines()
+    rows = to_csv(ledger).splitlines()
     assert rows[0].startswith("seq,kind,experiment,round")
     assert len(rows) == 5
 
