@@ -14,7 +14,6 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -22,7 +21,6 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message, RecordDict
 from flwr.app.message import remove_content_from_message
-from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -40,8 +38,6 @@ from flwr.proto.message_pb2 import (
     PushObjectRequest,
 )
 from flwr.proto.node_pb2 import Node
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.date import now
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -51,15 +47,12 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
-from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
+from client.identity import Identity
 from client.trouble import clock_trouble, transport_trouble
 
 if TYPE_CHECKING:
-    from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
-
     from client.company import Company
 
 Request = TypeVar("Request")
@@ -69,7 +62,6 @@ _TIMEOUT_SECONDS = 6.0
 # A slow uplink may take this long to drain one 5 MiB chunk out of the socket's buffer.
 _BULK_TIMEOUT_SECONDS = 120.0
 _BULK_BYTES = 1 << 18
-_SIGNATURE_SECONDS = 60.0
 _OBJECT_DEADLINE_SECONDS = 120.0
 # The SuperLink does not say which.
 _NOT_ACTIVATED = (
@@ -92,33 +84,6 @@ class RejectedError(Exception):
 
 class LostMessageError(Exception):
     """The content of a message cannot be had: its run is over, or it was never uploaded."""
-
-
-class _Identity:
-    """Signs requests as Flower's SuperNode does, but not every single one.
-
-    The signature covers the time alone and holds for five minutes, so one a minute is as good.
-    """
-
-    def __init__(self, key: ec.EllipticCurvePrivateKey) -> None:
-        self._key = key
-        self.public_key = public_key_to_bytes(key.public_key())
-        self._version = dict(RuntimeVersionMetadata.from_local_component("SuperNode").as_metadata())
-        self._headers: dict[str, str] = {}
-        self._signed_at = float("-inf")
-
-    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
-        if time.monotonic() - self._signed_at > _SIGNATURE_SECONDS:
-            self._signed_at = time.monotonic()
-            timestamp = now().isoformat()
-            signature = sign_message(self._key, timestamp.encode("ascii"))
-            self._headers = self._version | {
-                FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(self.public_key).decode("ascii"),
-                TIMESTAMP_HEADER: timestamp,
-                FLEET_HTTP_SIGNATURE_HEADER: b64encode(signature).decode("ascii"),
-            }
-        context.request.headers.update(self._headers)
-        return call_next(context)
 
 
 class Link:
@@ -147,7 +112,7 @@ class Link:
     ) -> None:
         self._registered_here = private_key is None
         # P-256 is verified several times faster than the P-384 that Flower's tools make.
-        self._identity = _Identity(private_key or ec.generate_private_key(ec.SECP256R1()))
+        self._identity = Identity(private_key or ec.generate_private_key(ec.SECP256R1()))
         self._heartbeat_interval = heartbeat_interval
         self._company = company
         self._stop = stop

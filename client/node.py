@@ -14,12 +14,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Literal, TypeVar
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
@@ -37,21 +34,6 @@ _STOP_PATIENCE_SECONDS = 1.0
 _EAGER_SECONDS = 1.0
 _EAGERNESS = 6.0
 _KEPT_CONTEXTS = 8
-
-
-def load_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Read a node's key, as ``ssh-keygen -t ecdsa -b 384`` writes it.
-
-    Raises:
-        ValueError: If the file holds no such key, or a password protects it.
-    """
-    try:
-        key = load_ssh_private_key(path.read_bytes(), password=None)
-    except (ValueError, TypeError, NotImplementedError, UnsupportedAlgorithm) as error:
-        raise ValueError(f"{path} is not an unprotected private key: {error}") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{path} is not an ECDSA key; make one with ssh-keygen -t ecdsa -b 384")
-    return key
 
 
 class ResidentNode:

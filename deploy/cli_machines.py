@@ -71,7 +71,8 @@ def client(
     import torch
 
     from client.app import app
-    from client.node import ResidentNode, load_private_key
+    from client.identity import load_private_key
+    from client.node import ResidentNode
     from deploy.health import HealthServer
 
     torch.set_num_threads(1)

@@ -26,7 +26,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from nodes import SERVER, echo_app, running, wait_until
 
 from client.company import Company
-from client.node import ResidentNode, load_private_key
+from client.identity import load_private_key
+from client.node import ResidentNode
 from deploy.run_app import write_app
 from deploy.superlink import Superlink, TlsFiles
 from protocol.messages import FAILURE_REASON

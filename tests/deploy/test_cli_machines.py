@@ -19,7 +19,8 @@ from flwr.clientapp import ClientApp
 from accounting.ledger import Ledger
 from client.app import app as client_app
 from client.app import forget_participants
-from client.node import ResidentNode, load_private_key
+from client.identity import load_private_key
+from client.node import ResidentNode
 from deploy import cli, cli_machines, gateway_process, keys
 from deploy.cluster import prepare
 from deploy.health import ask_health
@@ -145,7 +146,7 @@ def test_a_clock_that_is_minutes_off_is_told_by_how_much(
 
     registry.allow(secrets / "bert.pub")
     door.apply()
-    monkeypatch.setattr("client.link.now", lambda: Ahead.now(UTC))
+    monkeypatch.setattr("client.identity.now", lambda: Ahead.now(UTC))
     monkeypatch.setattr("client.trouble.datetime", Ahead)
     with node(superlink.address, secrets, "bert") as bert:
         wait_until(lambda: "does not accept this node" in caplog.text)

@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 from flwr.cli.supernode.register import try_load_public_key
 
-from client.node import load_private_key
+from client.identity import load_private_key
 from deploy import cli, keys
 from deploy.key_files import fingerprint, load_certificate, load_public_key, require_private
 

@@ -14,7 +14,7 @@ from accounting.ledger import Ledger
 from accounting.ledger_entries import Budget
 from accounting.ledger_file import LedgerError
 from accounting.schemes import Certified
-from client.node import load_private_key
+from client.identity import load_private_key
 from deploy.key_files import load_public_key
 from server.checkpoint import Checkpoint, CheckpointFolder
 

@@ -24,8 +24,8 @@ from accounting.ledger import Ledger
 from accounting.ledger_entries import Budget
 from accounting.ledger_file import LedgerCorruptError
 from client.company import Company
+from client.identity import load_private_key
 from client.link import Link, UnreachableError
-from client.node import load_private_key
 from deploy.key_files import load_public_key
 from protocol import messages
 from protocol.terms import Mode, Terms
