@@ -77,7 +77,9 @@ for number in range(60):
             raw = context.wrap_socket(raw, server_hostname=sys.argv[1])
         raw.sendall(os.urandom(20000))
         answer = raw.recv(1000)
-        found["turned away" if not answer or b" 400 " in answer else repr(answer)] += 1
+        # An end, an alert of TLS, or an answer that says so.
+        away = answer[:1] in (b"", bytes([21])) or b" 400 " in answer
+        found["turned away" if away else repr(answer)] += 1
     except TimeoutError:
         found["kept waiting"] += 1
     except OSError:
