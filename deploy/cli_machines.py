@@ -27,12 +27,15 @@ if TYPE_CHECKING:  # these take torch and the web server along
 server_app = typer.Typer(no_args_is_help=True, help="Run a server and choose who may join it.")
 
 _DEFAULT_FOLDER = Path("superlink")
-_APPLY_SECONDS = 5.0
+_APPLY_SECONDS = 10.0
+# Of what a client or a server writes, nothing is for others on its machine.
+_FOR_THE_OWNER_ONLY = 0o077
 
 Folder = Annotated[Path, typer.Option(help="The server's folder: logs, files, allowed keys.")]
 HealthPort = Annotated[
-    int | None, typer.Option(help="Local port of the gRPC health protocol; none by default.")
+    int | None, typer.Option(help="Port of the gRPC health protocol; none by default.")
 ]
+HealthHost = Annotated[str, typer.Option(help="Interface of the health port.")]
 DrainSeconds = Annotated[float, typer.Option(help="How long to finish work when told to stop.")]
 PublicKey = Annotated[Path, typer.Argument(help="The node's public key, NAME.pub.")]
 
@@ -51,12 +54,14 @@ def client(
     ] = None,
     log_format: LogFormatOption = LogFormat.TEXT,
     health_port: HealthPort = None,
+    health_host: HealthHost = "127.0.0.1",
     drain_seconds: DrainSeconds = 20.0,
     page: Annotated[
         str | None, typer.Option(help="HOST:PORT of the owner's page, as in 127.0.0.1:8600.")
     ] = None,
 ) -> None:
     """Join a federation as a data owner and stay until Ctrl-C or SIGTERM."""
+    os.umask(_FOR_THE_OWNER_ONLY)
     start_logging(log_format)
     _require_address(superlink, insecure=insecure)
     if page is not None:
@@ -91,7 +96,8 @@ def client(
         )
         if page is not None:
             stack.enter_context(_owners_page(page, participant, superlink, node))
-        stack.enter_context(HealthServer(health_port, lambda: node.joined))
+        health = HealthServer(health_port, lambda: node.joined, host=health_host)
+        stack.enter_context(health)
         node.run()
 
 
@@ -191,6 +197,7 @@ def run(
     ] = False,
     log_format: LogFormatOption = LogFormat.TEXT,
     health_port: HealthPort = None,
+    health_host: HealthHost = "127.0.0.1",
     metrics_port: Annotated[
         int | None, typer.Option(help="Port of Prometheus metrics; none by default.")
     ] = None,
@@ -200,6 +207,7 @@ def run(
     """Run a SuperLink, a gateway before it, and the parameter server on it."""
     from deploy.serve import ServerPlan, serve
 
+    os.umask(_FOR_THE_OWNER_ONLY)
     start_logging(log_format)
     guarded = gateway and keys is not None
     if guarded and not is_loopback(host):
@@ -212,6 +220,7 @@ def run(
         host=host,
         port=port,
         resume=resume,
+        health_host=health_host,
         health_port=health_port,
         metrics_host=metrics_host,
         metrics_port=metrics_port,
@@ -225,7 +234,7 @@ def run(
 
 @server_app.command()
 def allow(key: PublicKey, folder: Folder = _DEFAULT_FOLDER) -> None:
-    """Let a node join; a running server applies it within a second.
+    """Let a node join; a running server applies it within seconds.
 
     One that was revoked since the server started has to wait until the round is over.
     """

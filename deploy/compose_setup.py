@@ -1,8 +1,9 @@
 """What the container cluster needs before its first start, made where it is missing.
 
-Runs once at every ``docker compose up``, before everything else, and overwrites nothing: keys and
-certificates (into ``deploy/secrets``, which compose hands out as secrets), the server's settings,
-and for every client a policy and an empty ledger in its own volumes. The clients' data is
+Runs once at every ``docker compose up``, before everything else, and overwrites nothing but
+certificates that expire soon or are for other names: keys and certificates (into
+``deploy/secrets``, which compose hands out as secrets), the server's settings, and for every client
+a policy and an empty ledger in its own volumes. The clients' data is
 scikit-learn's digits, shared out among them; an owner puts a data set and a policy of their own
 into the volume.
 
@@ -19,6 +20,7 @@ import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import tomli_w
@@ -27,14 +29,17 @@ from accounting.ledger import Ledger
 from deploy.cli_output import complain, say
 from deploy.errors import DeploymentError
 from deploy.gateway import LIMITS, largest_body, render_limit
-from deploy.key_files import write_file
+from deploy.key_files import load_certificate, write_file
 from deploy.keys import (
+    ALWAYS_NAMED,
     CA_CERTIFICATE,
     CA_KEY,
     SERVER_CERTIFICATE,
+    SOON,
     make_authority,
     make_node_key,
     make_server_certificate,
+    subject_names,
 )
 from deploy.registry import FOLDER as NODES
 from deploy.registry import Registry
@@ -170,10 +175,10 @@ def _make_keys(options: Options, place: Place) -> list[str]:
     if not (authority / CA_KEY).exists():
         told.append(f"Made an authority: {make_authority(authority).path.name}.")
     for service, names in (("gateway", ("gateway", *options.names)), ("server", ("server",))):
-        folder = place.secrets / service
-        if not (folder / SERVER_CERTIFICATE).exists():
-            _certify(authority, folder, names)
-            told.append(f"Made a certificate for {', '.join(names)}.")
+        reason = _why_certify(place.secrets / service / SERVER_CERTIFICATE, names)
+        if reason is not None:
+            _certify(authority, place.secrets / service, names)
+            told.append(f"Made a certificate for {', '.join(names)}: {reason}.")
     # A key that was revoked is not let in again: only a new key is, or all on a new volume.
     nodes = place.server / SUPERLINK / NODES
     fresh = not nodes.exists()
@@ -190,8 +195,24 @@ def _make_keys(options: Options, place: Place) -> list[str]:
     return told
 
 
+def _why_certify(certificate: Path, names: tuple[str, ...]) -> str | None:
+    """Return why a service needs a new certificate, or None if the present one will do."""
+    if not certificate.exists():
+        return "there was none"
+    present = load_certificate(certificate)
+    again = f"restart it if it runs: docker compose restart {certificate.parent.name}"
+    if set(subject_names(present)) != {name.lower() for name in (*names, *ALWAYS_NAMED)}:
+        return f"the old one was for {', '.join(subject_names(present))}; {again}"
+    if present.not_valid_after_utc < datetime.now(UTC) + SOON:
+        return f"the old one ends on {present.not_valid_after_utc:%Y-%m-%d}; {again}"
+    return None
+
+
 def _certify(authority: Path, folder: Path, names: tuple[str, ...]) -> None:
-    """Make a certificate next to the authority and move it, without the authority's own key."""
+    """Make a certificate next to the authority and move it, without the authority's own key.
+
+    A new one comes with a new key, too.
+    """
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         for file in (CA_CERTIFICATE, CA_KEY):

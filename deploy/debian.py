@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from deploy.errors import DeploymentError
 
 _SYSTEM_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin"
+_POLICY = Path("/usr/sbin/policy-rc.d")
+# Debian's packages ask this program before they start a service; 101 says no.
+_START_NOTHING = "#!/bin/sh\nexit 101\n"
 _LOCK = Path("/var/cache/coinflower-packages.lock")
 # What is lost in a crash is made anew; syncing every file takes most of the time.
 _OPTIONS = ("-qq", "-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Options::=--force-unsafe-io")
 _INSTALL_SECONDS = 900.0
 
 
+def search_path() -> str:
+    """Return this process's path and the folders that only root has in it."""
+    return f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_FOLDERS}"
+
+
 def find_program(name: str) -> str | None:
     """Return where a program lies, also one of those that only root has in its path."""
-    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_FOLDERS}")
+    return shutil.which(name, path=search_path())
 
 
 def install_programs(packages: Mapping[str, str]) -> None:
@@ -42,7 +51,25 @@ def install_programs(packages: Mapping[str, str]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if missing := _missing(packages):
             _apt_get("update")
-            _apt_get("install", "-y", "--no-install-recommends", *missing)
+            with _no_services():
+                _apt_get("install", "-y", "--no-install-recommends", *missing)
+
+
+@contextlib.contextmanager
+def _no_services() -> Iterator[None]:
+    """Keep packages from starting what they hold: who installs a program wants no service.
+
+    A policy that the machine has already stays in force.
+    """
+    if _POLICY.exists():
+        yield
+        return
+    _POLICY.write_text(_START_NOTHING)
+    _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        _POLICY.unlink(missing_ok=True)
 
 
 def _missing(packages: Mapping[str, str]) -> Sequence[str]:
@@ -51,7 +78,8 @@ def _missing(packages: Mapping[str, str]) -> Sequence[str]:
 
 def _apt_get(*arguments: str) -> None:
     command = ["apt-get", *_OPTIONS, *arguments]
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    # dpkg wants root's folders in the path, which a slim shell may lack.
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": search_path()}
     try:
         done = subprocess.run(
             command,

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Self
 
-from deploy.debian import install_programs
+from deploy.debian import install_programs, search_path
 from deploy.errors import DeploymentError
 
 DEBIAN_IMAGE = "debian:bookworm-slim"
@@ -172,7 +172,14 @@ class Engine:
     def _spawn(self, command: Sequence[str], log: str) -> None:
         with (self._folder / log).open("ab") as file:
             self._processes.append(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+                subprocess.Popen(
+                    command,
+                    # dockerd and slirp4netns start iptables, containerd and others by name.
+                    env={**os.environ, "PATH": search_path()},
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                )
             )
 
     def _make_images(self, debian: Path) -> None:
@@ -259,11 +266,11 @@ def _run(
     stdin: int = subprocess.DEVNULL,
     timeout: float = 600,
 ) -> str:
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", **(environment or {})}
+    env = {**os.environ, "PATH": search_path(), "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(
             command,
-            env=env,
+            env={**env, **(environment or {})},
             cwd=folder,
             stdin=stdin,
             capture_output=True,

@@ -32,6 +32,8 @@ _TEMPLATE = """\
 # Made by deploy/gateway.py; edit that, not this.
 daemon off;
 worker_processes 2;
+# A connection that is passed on takes two, and a body that is still arriving one more.
+worker_rlimit_nofile 8192;
 pid "{folder}/nginx.pid";
 error_log stderr warn;
 
@@ -41,13 +43,23 @@ events {{
 
 http {{
     # Only the request line, without its query, is logged: no bodies, no keys, no signatures.
-    log_format plain '$time_iso8601 $remote_addr $request_method "$uri" $status '
+    map $request_uri $path {{
+        "~^(?<before_query>[^?]*)" $before_query;
+    }}
+    log_format plain '$time_iso8601 $remote_addr $request_method "$path" $status '
                      'in=$request_length out=$bytes_sent seconds=$request_time '
                      'upstream=$upstream_status tls=$ssl_protocol';
-    # What every node asks several times a second is told only if it went wrong.
-    map "$status $uri" $worth_a_line {{
+    # What every node asks several times a second is told only if it went wrong; of what comes too
+    # often, is garbage or never ends, an example: no stranger fills the disk with lines.
+    split_clients $request_id $example {{
+        0.1% 1;
+        * 0;
+    }}
+    map "$limit_req_status $limit_conn_status $status $path" $worth_a_line {{
         default 1;
-        "~^200 (/v1/fleet/(pull-messages|send-node-heartbeat)|/health)$" 0;
+        "~REJECTED" $example;
+        "~^[^ ]* [^ ]* 4(00|08) " $example;
+        "~ 200 (/v1/fleet/(pull-messages|send-node-heartbeat)|/health)$" 0;
     }}
     access_log {access_log} plain if=$worth_a_line;
 
@@ -81,8 +93,11 @@ http {{
     limit_req zone=requests burst=600 nodelay;
     limit_conn_zone $binary_remote_addr zone=connections:4m;
     limit_conn connections 128;
-    limit_req_log_level warn;
-    limit_conn_log_level warn;
+    # Every one would be a line of the error log, which has no examples.
+    limit_req_log_level info;
+    limit_conn_log_level info;
+    # What is not served is answered all the same, and told as long as it is rare.
+    limit_req_zone $binary_remote_addr zone=strangers:4m rate=1r/s;
 
     # $request_uri is what was sent, not decoded, not normalised, with its query.
     map "$request_method $request_uri" $verdict {{
@@ -104,14 +119,30 @@ http {{
         ssl_session_cache shared:sessions:2m;
         ssl_session_tickets off;
 
-        if ($verdict = not-here) {{ return 404; }}
-        if ($verdict = not-so) {{ return 405; }}
+        # A plain "return" would come before the limits.
+        if ($verdict = not-here) {{ rewrite ^ /not-here last; }}
+        if ($verdict = not-so) {{ rewrite ^ /not-so last; }}
+
+        location = /not-here {{
+            internal;
+            limit_req zone=strangers burst=60 nodelay;
+            limit_req_status 404;
+            try_files /dev/null/none =404;
+        }}
+
+        location = /not-so {{
+            internal;
+            limit_req zone=strangers burst=60 nodelay;
+            limit_req_status 405;
+            try_files /dev/null/none =405;
+        }}
 
         location / {{
             proxy_pass {scheme}://{target};
             proxy_http_version 1.1;
             proxy_set_header Connection "";
-            proxy_set_header Host $host;
+            # What a client calls the server is nothing to the SuperLink.
+            proxy_set_header Host superlink;
             proxy_set_header X-Forwarded-For $remote_addr;
             proxy_set_header X-Forwarded-Proto https;
             # Slow senders are the gateway's burden: the SuperLink gets whole requests only, and

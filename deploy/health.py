@@ -1,4 +1,4 @@
-"""The standard gRPC health protocol on a local port, and a look at it from outside.
+"""The standard gRPC health protocol on a port, and a look at it from the same machine.
 
 ``python -m deploy.health PORT`` is ``coinflower health PORT`` at a quarter of the cost, for checks
 that are made every few seconds.
@@ -21,6 +21,9 @@ from deploy.superlink import LOOPBACK
 SERVICE = "coinflower"
 """Name under which health is told, besides the empty name that stands for the whole process."""
 
+ALIVE = "alive"
+"""Name under which the process tells that it answers at all, for those who would restart it."""
+
 _LOOK_SECONDS = 0.5
 _ANSWER_SECONDS = 3.0
 
@@ -29,19 +32,23 @@ class HealthServer:
     """Tells SERVING as long as a check holds; lives as long as its ``with`` block.
 
     Args:
-        port: Local port; None tells nobody.
+        port: Port; None tells nobody.
         check: Whether all is well; asked twice a second.
+        host: Interface to listen on; what is told is no secret, but nobody is asked for a password.
 
     Raises:
         DeploymentError: The port is in use.
     """
 
-    def __init__(self, port: int | None, check: Callable[[], bool]) -> None:
+    def __init__(
+        self, port: int | None, check: Callable[[], bool], *, host: str = LOOPBACK
+    ) -> None:
         self._check = check
         self._stop = threading.Event()
         self._servicer = health.HealthServicer()
         self._server: grpc.Server | None = None
         self._thread = threading.Thread(target=self._follow, name="health", daemon=True)
+        self._servicer.set(ALIVE, health_pb2.HealthCheckResponse.SERVING)
         self._tell(False)
         if port is None:
             return
@@ -51,10 +58,11 @@ class HealthServer:
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
         try:
-            self._server.add_insecure_port(f"{LOOPBACK}:{port}")
+            self._server.add_insecure_port(f"{host}:{port}")
         except RuntimeError:
             raise DeploymentError(
-                f"The health port {port} is in use by another program; choose another."
+                f"The health port {port} is in use by another program, or {host} is no address of "
+                "this machine; choose another."
             ) from None
 
     def __enter__(self) -> Self:

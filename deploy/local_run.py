@@ -81,8 +81,8 @@ def run_cluster(
         local_nodes(kind, superlink.address, cluster.policies, cluster.folder / "logs"),
     ):
         run_id = superlink.start_run(app)
-        while not stop.is_set():
-            status = superlink.wait(run_id, timeout=_LOOK_SECONDS, stop=stop)
+        while not stop.wait(_LOOK_SECONDS):
+            status = superlink.status(run_id)
             state = read_status(cluster.server)
             progress(state, read_metrics(cluster.server))
             if status.completed:

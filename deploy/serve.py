@@ -22,6 +22,8 @@ from deploy.keys import (
     require_server_files,
 )
 from deploy.prometheus import metrics_server
+from deploy.server_log import FILE as RECORDS
+from deploy.server_log import VARIABLE as RECORDS_VARIABLE
 from deploy.standing import SETTINGS
 from deploy.superlink import LOOPBACK, Superlink, TlsFiles
 from deploy.watch import Watch
@@ -43,7 +45,8 @@ class ServerPlan:
         host: Interface of the SuperLink.
         port: Port of the SuperLink.
         resume: Go on from the checkpoint.
-        health_port: Local port of the gRPC health protocol; None has none.
+        health_host: Interface of the gRPC health protocol.
+        health_port: Its port; None has none.
         metrics_host: Interface of the metrics.
         metrics_port: Their port; None has none.
         drain_seconds: How long a round may go on when the server is told to stop.
@@ -57,6 +60,7 @@ class ServerPlan:
     host: str = LOOPBACK
     port: int = 8000
     resume: bool = False
+    health_host: str = LOOPBACK
     health_port: int | None = None
     metrics_host: str = LOOPBACK
     metrics_port: int | None = None
@@ -86,6 +90,13 @@ def serve(plan: ServerPlan, stop: threading.Event) -> str:
     tls = None if plan.keys is None else _tls_files(plan.keys)
     folder = plan.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    if plan.listen is None and plan.host != LOOPBACK:
+        logger.warning(
+            "Port %d on %s is the SuperLink itself, whose Control API has no password: whoever "
+            "reaches it can start runs and register nodes. Let nobody reach it but a gateway.",
+            plan.port,
+            plan.host,
+        )
     while (outcome := _serve_once(plan, settings, folder, tls, stop)) is None:
         settings = replace(settings, resume=True)
     return outcome
@@ -100,7 +111,8 @@ def _serve_once(
     with _superlink(plan, settings, folder, tls) as (superlink, door, address):
         watch = Watch(settings, folder, superlink, door, address, stay=plan.stay)
         metrics = metrics_server(settings, folder, host=plan.metrics_host, port=plan.metrics_port)
-        with metrics, HealthServer(plan.health_port, watch.is_well):
+        health = HealthServer(plan.health_port, watch.is_well, host=plan.health_host)
+        with metrics, health:
             try:
                 return watch.follow(stop, plan.drain_seconds)
             except DeploymentError as error:
@@ -129,7 +141,12 @@ def _superlink(
 ) -> Iterator[tuple[Superlink, Gateway | None, str]]:
     """Run the SuperLink, and the gateway before it if there is to be one."""
     started = Superlink(
-        folder, port=plan.port, host=plan.host, tls=tls, authenticate_nodes=tls is not None
+        folder,
+        port=plan.port,
+        host=plan.host,
+        tls=tls,
+        authenticate_nodes=tls is not None,
+        environment={RECORDS_VARIABLE: str(folder / RECORDS)},
     )
     with started as superlink:
         if plan.listen is None or tls is None:

@@ -37,6 +37,8 @@ _START_TIMEOUT_SECONDS = 60.0
 _ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
+    # Otherwise every question of ours is a line, and the log grows without end.
+    "FLWR_LOG_LEVEL": "WARNING",
     # The default of 1 s is half a second lost, on average, before a run starts.
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
     # Threads of the SuperLink fight for the interpreter: two requests at once cost 5 ms each, one

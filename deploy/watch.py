@@ -13,6 +13,8 @@ from deploy.local_run import RunFailedError, is_alive
 from deploy.registry import FOLDER, Doorkeeper, Registry
 from deploy.report_run import report_server_run
 from deploy.run_app import write_app
+from deploy.server_log import FILE as RECORDS
+from deploy.server_log import Relay
 from deploy.standing import SETTINGS, Board
 from deploy.superlink import Superlink
 from server.journal import ask_to_stop, read_metrics, read_status
@@ -20,7 +22,9 @@ from server.settings import Settings
 
 logger = logging.getLogger("coinflower.server")
 
-_LOOK_SECONDS = 0.5
+# Nobody waits for a look, and each costs the SuperLink two requests.
+_LOOK_SECONDS = 1.0
+_DRAIN_LOOK_SECONDS = 0.25
 _STUCK_SECONDS = 20.0
 
 
@@ -55,10 +59,11 @@ class Watch:
             self._doorkeeper = Doorkeeper(superlink, Registry(folder / FOLDER))
         self._seen = len(read_metrics(settings.state))
         self._looked_at = time.monotonic()
+        self._relay = Relay(folder / RECORDS)
         self.board = Board(folder, address)
         app = write_app(
             folder / "app",
-            serverapp="server.app:app",
+            serverapp="deploy.server_process:app",
             clientapp="client.app:app",
             config={"settings": str(folder / SETTINGS)},
         )
@@ -85,8 +90,8 @@ class Watch:
             DeploymentError: The run failed, or a part of the server ended.
         """
         complete = False
-        while not stop.is_set():
-            status = self._superlink.wait(self._run_id, timeout=_LOOK_SECONDS, stop=stop)
+        while not stop.wait(_LOOK_SECONDS):
+            status = self._superlink.status(self._run_id)
             self._look()
             if status.completed and not complete:
                 complete = True
@@ -100,8 +105,6 @@ class Watch:
                 self._drain(self._settings.reply_seconds + drain_seconds, stop)
                 if not stop.is_set():
                     return None
-            if complete:
-                stop.wait(_LOOK_SECONDS)
         if not complete:
             self._drain(drain_seconds, threading.Event())
         if complete or read_status(self._settings.state).get("state") == "finished":
@@ -134,22 +137,23 @@ class Watch:
             logger.info("Stopping after this round, or in %g s.", seconds)
             ask_to_stop(state)
             deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline and not hurry.is_set():
-                if self._superlink.wait(self._run_id, timeout=_LOOK_SECONDS, stop=hurry).finished:
+            while time.monotonic() < deadline and not hurry.wait(_DRAIN_LOOK_SECONDS):
+                if self._superlink.status(self._run_id).finished:
                     break
                 self._look()
         if not self._superlink.status(self._run_id).finished:
             self._superlink.stop_run(self._run_id)
-        self._tell_rounds()
+        self._tell()
 
     def _look(self) -> None:
         nodes = {} if self._doorkeeper is None else self._doorkeeper.apply()
         online = sum(nodes.values()) if nodes else len(self._superlink.online_nodes())
         self.board.note_nodes(nodes, online)
-        self._tell_rounds()
+        self._tell()
         self._looked_at = time.monotonic()
 
-    def _tell_rounds(self) -> None:
+    def _tell(self) -> None:
+        self._relay.tell()
         rounds = read_metrics(self._settings.state)
         for row in rounds[self._seen :]:
             accuracy = row["accuracy"]

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from federations import check_ledgers
@@ -13,7 +14,7 @@ from safetensors.numpy import load_file
 
 from accounting.ledger import Ledger
 from server.journal import read_metrics, read_status
-from server.settings import load_settings
+from server.settings import load_settings, save_settings
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("accounting", "client", "deploy", "experiments", "learning", "protocol", "server")
@@ -47,7 +48,7 @@ class ComposeCluster:
         self._engine = engine
         self._context = context
         self._options = options
-        self._environment = {"COINFLOWER_EXTRA_INDEX_URL": "", **dict(environment)}
+        self._environment = dict(environment)
         self.project = json.loads(self.compose("config", "--format", "json"))["name"]
         root = engine.docker("info", "--format", "{{.DockerRootDir}}").strip()
         self._volumes = Path(root) / "volumes"
@@ -69,6 +70,13 @@ class ComposeCluster:
             logs = self.compose("logs", "--tail", "30", "--no-color", check=False)
             raise AssertionError(f"{arguments}: {done.stderr[-3000:]}\n{logs[-6000:]}")
         return done.stdout
+
+    def wait_for_all(self, clients):
+        """Set the cluster up, to play no round with fewer clients, however slow their start."""
+        self.compose("build", "setup")
+        self.compose("run", "--rm", "-T", "setup")
+        settings = self.volume("server") / "settings.toml"
+        save_settings(replace(load_settings(settings), least_clients=clients), settings)
 
     def up(self, *arguments):
         self.compose("up", "--wait", "--wait-timeout", "600", *arguments)

@@ -1,7 +1,9 @@
 """A container engine for the whole session, and clusters that leave nothing behind."""
 
+import functools
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,18 @@ from clusters import ComposeCluster, copy_context
 from deploy.engine import Engine
 
 
+@functools.cache
 def _local_wheels():
-    """Return the folder that pip on this machine looks into first, if there is one."""
+    """Return the first folder that pip on this machine looks for packages in, if there is one."""
     done = subprocess.run(
-        ["pip", "config", "get", "global.find-links"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pip", "config", "get", "global.find-links"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    place = os.environ.get("PIP_FIND_LINKS") or done.stdout.strip()
-    return Path(place) if place and Path(place).is_dir() else None
+    # One place a word; some of them may be addresses of pages.
+    places = (os.environ.get("PIP_FIND_LINKS") or done.stdout).split()
+    return next((Path(place) for place in places if Path(place).is_dir()), None)
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +46,10 @@ def cluster(engine, context):
     made = []
 
     def make(*options, **environment):
+        wheels = _local_wheels()
+        if wheels is not None and any(wheels.glob("torch-*+cpu*.whl")):
+            # The image finds torch there; the index of CPU builds need not be in reach.
+            environment.setdefault("COINFLOWER_EXTRA_INDEX_URL", "")
         made.append(ComposeCluster(engine, context, options, environment))
         return made[-1]
 

@@ -21,6 +21,7 @@ except OSError as error:
 
 def test_the_default_cluster_trains_and_shows_no_more_than_it_must(cluster):
     default = cluster(COINFLOWER_ROUNDS=str(ROUNDS))
+    default.wait_for_all(3)
     default.up("--build")
 
     published = {
@@ -102,6 +103,7 @@ def test_faults_lose_no_round_and_charge_none_twice(cluster, engine):
 def test_more_clients_that_do_not_trust_the_server(cluster):
     files = ("--file", "docker-compose.yml", "--file", "docker-compose.untrusted.yml")
     many = cluster(*files, "--profile", "more", COINFLOWER_CLIENTS="5", COINFLOWER_ROUNDS="5")
+    many.wait_for_all(5)
     many.up("--scale", "extra=2")
     many.await_end()
     assert str(many.terms.mode) == "untrusted"

@@ -68,6 +68,7 @@ class Upstream(http.server.ThreadingHTTPServer):
     def __init__(self, tls=None):
         super().__init__((LOOPBACK, 0), Recorder)
         self.seen = []
+        self.hosts = []
         if tls is not None:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(tls / "cert.pem", tls / "key.pem")
@@ -90,6 +91,7 @@ class Recorder(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.seen.append((self.command, self.path, len(body)))
+        self.server.hosts += self.headers.get_all("Host", [])
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -151,5 +153,8 @@ class Gateway:
         return int(line.split()[1]) if line else None
 
     def close(self):
+        """End it, once, and return what it said of errors."""
+        if self.process.poll() is not None:
+            return ""
         self.process.terminate()
-        self.process.communicate(timeout=10)
+        return self.process.communicate(timeout=60)[1].decode()

@@ -1,6 +1,7 @@
 """Separate machines: who may join over TLS, what is refused, and stopping without loss."""
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -152,7 +153,9 @@ def test_a_clock_that_is_minutes_off_is_told_by_how_much(
         wait_until(lambda: "does not accept this node" in caplog.text)
         assert not bert.joined
     (told,) = [line for line in caplog.messages if "does not accept this node" in line]
-    assert re.search(r"this machine's clock is 1(79|80|81) s ahead of the server's", told)
+    found = re.search(r"this machine's clock is (\d+) s ahead of the server's", told)
+    # A busy server's own date lags behind by seconds.
+    assert 170 <= int(found[1]) <= 300
 
 
 def test_allowing_and_revoking_keep_names_and_keys_apart(secrets, registry, tmp_path):
@@ -300,17 +303,24 @@ def test_told_to_stop_a_server_ends_between_rounds_resumes_and_stays(secrets, tm
                 node(address, secrets, name, client_app, node_config=config, drain_seconds=10)
             )
         first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: read_board(folder).get("online") == 2, 60)
+        wait_until(lambda: read_board(folder).get("online") == 2)
         asked = subprocess.run([COINFLOWER, "health", str(health)], check=False)
         assert asked.returncode == 0
-        wait_until(played, 60)
+        wait_until(played)
         standing = read_standing(folder)
         assert (standing["online"], standing["server"]) == (2, "running")
 
         first.send_signal(signal.SIGTERM)
-        _, told = first.communicate(timeout=30)
+        _, told = first.communicate(timeout=120)
         assert first.returncode == 0, told
         assert f"Stopped after round {played()} of 12; go on with --resume." in told
+        lines = [json.loads(line) for line in told.splitlines()]
+        enrolled = [one for one in lines if "enrolled with declared size" in one["message"]]
+        assert [(one["logger"], one["level"]) for one in enrolled] == [
+            ("coinflower.server", "info")
+        ] * 2
+        assert "ListRuns" not in (folder / "superlink.log").read_text()
+        assert not [one for one in folder.iterdir() if one.stat().st_mode & 0o077]
         assert read_standing(folder)["run"] == "stopped"
 
         second = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -319,7 +329,7 @@ def test_told_to_stop_a_server_ends_between_rounds_resumes_and_stays(secrets, tm
         assert read_standing(folder)["run"] == "finished"
         assert (ask_health(health), read_board(folder)["online"]) == ("SERVING", 2)
         second.send_signal(signal.SIGTERM)
-        _, told = second.communicate(timeout=30)
+        _, told = second.communicate(timeout=120)
         assert second.returncode == 0, told
         assert "The run is complete" in told
     rounds = [row["round"] for row in read_metrics(cluster.server)]

@@ -121,6 +121,14 @@ def test_a_container_may_do_no_more_than_it_must(name):
     assert service.get("user", f"{USER}:{USER}") == f"{USER}:{USER}"
 
 
+@pytest.mark.parametrize("name", LASTING)
+def test_a_container_takes_no_more_than_its_share_and_comes_back(name):
+    service = LASTING[name]
+    assert 0 < service["pids_limit"] <= 512
+    assert all("size=" in mount for mount in service["tmpfs"])
+    assert service["restart"] == "unless-stopped"
+
+
 def test_health_checks_ask_the_port_that_the_program_answers_on():
     for name, service in LASTING.items():
         if name != "gateway":

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from accounting.ledger import Ledger
+from deploy import keys
 from deploy.compose_setup import Options, Place, set_up
 from deploy.compose_slot import claim
 from deploy.keys import list_items, require_server_files
@@ -62,6 +63,35 @@ def test_a_second_time_nothing_changes(made):
     before = contents(place)
     assert set_up(OPTIONS, place) == []
     assert contents(place) == before
+
+
+def certificate(place, service):
+    return (place.secrets / service / "server.pem").read_bytes()
+
+
+def test_other_names_of_the_gateway_get_it_another_certificate(made):
+    place, _ = made
+    server = certificate(place, "server")
+    (told,) = set_up(replace(OPTIONS, names=("Other.example.org", "10.0.0.7")), place)
+    assert told.startswith("Made a certificate for gateway, Other.example.org, 10.0.0.7: the old")
+    assert "docker compose restart gateway" in told
+    shown = require_server_files(place.secrets / "gateway").name.split(", ")
+    assert {"gateway", "other.example.org", "10.0.0.7"} < set(shown)
+    assert certificate(place, "server") == server
+    assert set_up(replace(OPTIONS, names=("Other.example.org", "10.0.0.7")), place) == []
+    set_up(OPTIONS, place)
+
+
+def test_a_certificate_that_ends_soon_is_replaced(made, monkeypatch):
+    place, _ = made
+    monkeypatch.setattr(keys, "SERVER_DAYS", 20)
+    set_up(replace(OPTIONS, names=("short.example.org",)), place)
+    monkeypatch.undo()
+    short = certificate(place, "gateway")
+    (told,) = set_up(replace(OPTIONS, names=("short.example.org",)), place)
+    assert "the old one ends on" in told
+    assert certificate(place, "gateway") != short
+    set_up(OPTIONS, place)
 
 
 def test_a_revoked_node_is_not_let_in_again(made):

@@ -5,6 +5,7 @@ import socket
 import ssl
 import tempfile
 import tomllib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,6 +148,57 @@ def test_a_flood_from_one_address_is_told_to_come_later(gateway):
             if line.startswith(b"HTTP/1.1 "):
                 statuses.add(int(line.split()[1]))
     assert statuses == {200, 503}
+
+
+def flood(gateway, target, count):
+    """Send requests one behind the other, over as few connections as may be; return statuses."""
+    head = f"POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+    statuses = Counter()
+    for _ in range(count // 100):
+        with gateway.connect(timeout=60) as link:
+            link.sendall(head.encode() * 100)
+            lines = link.makefile("rb")
+            left = 100
+            while left and (line := lines.readline()):
+                if line.startswith(b"HTTP/1.1 "):
+                    statuses[int(line.split()[1])] += 1
+                    left -= 1
+    return statuses
+
+
+@pytest.mark.parametrize(("target", "status"), [("/v1/control/start-run", 404), ("/health", 405)])
+def test_a_flood_of_what_is_not_served_does_not_fill_the_log(gateway, target, status):
+    assert flood(gateway, target, 3000) == {status: 3000}
+    gateway.close()
+    lines = (gateway.folder / "access.log").read_text().splitlines()
+    assert 0 < len(lines) < 600
+    assert all(f'POST "{target}" {status}' in line for line in lines)
+
+
+def test_a_flood_of_what_is_served_does_not_fill_the_logs(gateway):
+    turned_away = flood(gateway, "/v1/fleet/push-object", 6000)[503]
+    told = gateway.close()
+    lines = (gateway.folder / "access.log").read_text().splitlines()
+    # One in a thousand is told, so a hundredth and thirty more is out of reach.
+    assert sum(" 503 " in line for line in lines) <= 30 + turned_away / 100
+    assert "limiting" not in told
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("Host: evil.example:99\r\n", 200),
+        ("Host: [::1]\r\n", 200),
+        ("", 200),
+        ("Host: ../x\r\n", 400),
+        ("Host: a\r\nHost: b\r\n", 400),
+    ],
+)
+def test_the_superlink_never_hears_what_a_client_calls_it(gateway, host, status):
+    with gateway.connect() as link:
+        link.sendall(f"GET /health HTTP/1.0\r\n{host}\r\n".encode())
+        assert gateway.status(link) == status
+    assert gateway.upstream.hosts == (["superlink"] if status == 200 else [])
 
 
 def test_a_connection_that_dawdles_is_closed_and_others_are_served(gateway):

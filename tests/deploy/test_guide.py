@@ -26,9 +26,11 @@ def commands():
 
 
 def started(unit):
-    lines = [line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
-    assert len(lines) == 1
-    return lines[0].partition("/bin/coinflower ")[2]
+    text = unit.read_text()
+    (line,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
+    for name, value in re.findall(r"^Environment=(\w+)=(\S+)$", text, re.M):
+        line = line.replace(f"${{{name}}}", value)
+    return line.partition("/bin/coinflower ")[2]
 
 
 @pytest.mark.parametrize("line", commands())
@@ -40,6 +42,12 @@ def test_every_command_of_the_guide_is_understood(line):
 def test_every_unit_starts_something_that_is_understood(unit):
     assert parsed(started(unit))
     assert "--log-format json" in started(unit)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_every_unit_tells_its_health_at_a_port_that_the_guide_names(unit):
+    port = parsed(started(unit))["health_port"]
+    assert f"{port}/tcp" in (ROOT / "deploy" / "README.md").read_text()
 
 
 def test_units_wait_longer_than_programs_drain():

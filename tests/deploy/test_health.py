@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deploy import cli
 from deploy.errors import DeploymentError
-from deploy.health import SERVICE, HealthServer, ask_health
+from deploy.health import ALIVE, SERVICE, HealthServer, ask_health
 from deploy.superlink import LOOPBACK, free_port
 
 
@@ -42,6 +42,27 @@ def test_any_client_of_the_protocol_may_ask_by_name():
         assert stub.Check(request, timeout=3).status == health_pb2.HealthCheckResponse.SERVING
         first = next(iter(stub.Watch(request, timeout=3)))
         assert first.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_a_process_that_is_not_well_is_alive_all_the_same():
+    port = free_port(LOOPBACK)
+    with HealthServer(port, lambda: False), grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        request = health_pb2.HealthCheckRequest(service=ALIVE)
+        answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=30)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        assert ask_health(port) == "NOT_SERVING"
+
+
+def test_another_interface_than_loopback_is_listened_on_if_asked_for():
+    port = free_port("127.0.0.2")
+    address = f"127.0.0.2:{port}"
+    with (
+        HealthServer(port, lambda: True, host="127.0.0.2"),
+        grpc.insecure_channel(address) as channel,
+    ):
+        stub = health_pb2_grpc.HealthStub(channel)
+        assert stub.Check(health_pb2.HealthCheckRequest(service=ALIVE), timeout=30)
+        assert "no answer" in ask_health(port)
 
 
 def test_without_a_port_nobody_listens():

@@ -33,13 +33,10 @@ class Superlink:
     def start_run(self, *_):
         return 7
 
-    def wait(self, *_, **__):
+    def status(self, *_):
         if len(self.says) == 1:
             self.stop.set()
-        return self.says.pop(0)
-
-    def status(self, *_):
-        return RUNNING
+        return self.says.pop(0) if self.says else RUNNING
 
     def stop_run(self, run_id):
         self.stopped.append(run_id)
@@ -103,11 +100,11 @@ def test_a_run_that_was_told_to_stop_says_how_to_go_on(follow):
     assert superlink.stopped == [7]
 
 
-@pytest.mark.parametrize("says", [(RUNNING, RUNNING), (COMPLETED, RUNNING)])
+@pytest.mark.parametrize("says", [(RUNNING, RUNNING), (COMPLETED, COMPLETED)])
 def test_a_node_that_is_allowed_again_needs_another_superlink(follow, says):
-    told, superlink = follow(*says, stay=True, shut_out=["carl"])
+    told, superlink = follow(*says, RUNNING, stay=True, shut_out=["carl"])
     assert told is None
-    assert len(superlink.says) == 1
+    assert superlink.says == [RUNNING]
 
 
 def test_with_another_superlink_the_run_goes_on_from_its_checkpoint(
@@ -123,3 +120,16 @@ def test_with_another_superlink_the_run_goes_on_from_its_checkpoint(
     asked = serve.ServerPlan(settings=prepared.state.parent / "settings.toml", folder=tmp_path)
     assert serve.serve(asked, threading.Event()) == "done"
     assert seen == [False, True, True]
+
+
+@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_a_superlink_that_others_can_reach_is_warned_of(
+    prepared, tmp_path, monkeypatch, caplog, host, warned
+):
+    monkeypatch.setattr(serve, "_serve_once", lambda *_: "done")
+    monkeypatch.setattr(serve, "_tls_files", lambda _: None)
+    settings = prepared.state.parent / "settings.toml"
+    asked = serve.ServerPlan(settings=settings, folder=tmp_path, keys=tmp_path, host=host)
+    serve.serve(asked, threading.Event())
+    told = f"Port 8000 on {host} is the SuperLink itself, whose Control API has no password"
+    assert (told in caplog.text) == warned

@@ -18,7 +18,7 @@ found = {}
 context = ssl.create_default_context(cafile="ca.pem")
 for line in sys.argv[2:]:
     method, path = line.split(" ", 1)
-    connection = http.client.HTTPSConnection(sys.argv[1], 8443, timeout=10, context=context)
+    connection = http.client.HTTPSConnection(sys.argv[1], 8443, timeout=30, context=context)
     try:
         connection.putrequest(method, path, skip_accept_encoding=True)
         connection.putheader("Content-Length", "0")
@@ -63,66 +63,74 @@ print(json.dumps(connection.getresponse().status))
 """
 
 GARBAGE = """
-import json, os, socket, ssl, sys
+import collections, json, os, socket, ssl, sys
 context = ssl.create_default_context(cafile="ca.pem")
-sent = 0
+found = collections.Counter()
 for number in range(60):
     try:
-        with socket.create_connection((sys.argv[1], 8443), timeout=3) as plain:
-            if number % 2:
-                plain = context.wrap_socket(plain, server_hostname=sys.argv[1])
-            plain.sendall(os.urandom(20000))
-            plain.recv(1000)
+        raw = socket.create_connection((sys.argv[1], 8443), timeout=30)
     except OSError:
-        pass
-    sent += 1
-print(json.dumps(sent))
+        found["not reached"] += 1
+        continue
+    try:
+        if number % 2:
+            raw = context.wrap_socket(raw, server_hostname=sys.argv[1])
+        raw.sendall(os.urandom(20000))
+        answer = raw.recv(1000)
+        # An end, an alert of TLS, or an answer that says so.
+        away = answer[:1] in (b"", bytes([21])) or b" 400 " in answer
+        found["turned away" if away else repr(answer)] += 1
+    except TimeoutError:
+        found["kept waiting"] += 1
+    except OSError:
+        found["turned away"] += 1
+    raw.close()
+print(json.dumps(found))
 """
 
 HUGE = """
 import json, socket, ssl, sys
 context = ssl.create_default_context(cafile="ca.pem")
 def send(head, block, most):
-    sent, answer = 0, b""
-    try:
-        raw = socket.create_connection((sys.argv[1], 8443), timeout=15)
-        with context.wrap_socket(raw, server_hostname=sys.argv[1]) as secure:
-            secure.sendall(head)
-            try:
-                while sent < most:
-                    secure.sendall(block)
-                    sent += len(block)
-            except OSError:
-                pass
-            answer = secure.recv(100)
-    except OSError:
-        pass
-    return answer.split(b"\\r\\n")[0].decode()
+    raw = socket.create_connection((sys.argv[1], 8443), timeout=60)
+    with context.wrap_socket(raw, server_hostname=sys.argv[1]) as secure:
+        secure.sendall(head)
+        try:
+            for _ in range(most // len(block)):
+                secure.sendall(block)
+            return secure.recv(100).split(b"\\r\\n")[0].decode()
+        except TimeoutError:
+            return "kept waiting"
+        except OSError:
+            return "closed"
 head = f"POST /v1/fleet/push-object HTTP/1.1\\r\\nHost: {sys.argv[1]}\\r\\n".encode()
+known = head + b"Content-Length: 1073741824\\r\\n\\r\\n"
+unknown = head + b"Transfer-Encoding: chunked\\r\\n\\r\\n"
 piece = bytes(1 << 16)
-known = send(head + b"Content-Length: 1073741824\\r\\n\\r\\n", piece, 1 << 30)
 chunk = b"10000\\r\\n" + piece + b"\\r\\n"
-chunked = send(head + b"Transfer-Encoding: chunked\\r\\n\\r\\n", chunk, 1 << 30)
-print(json.dumps([known, chunked]))
+answers = [send(known, piece, 0), send(known, piece, 1 << 30), send(unknown, chunk, 1 << 30)]
+print(json.dumps(answers))
 """
 
 SLOW = """
 import json, socket, ssl, sys, time
 context = ssl.create_default_context(cafile="ca.pem")
+seconds, each, addresses = float(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
 open_ = []
-for number in range(200):
-    try:
-        raw = socket.create_connection((sys.argv[1], 8443), timeout=5)
-        if number % 2:
-            raw = context.wrap_socket(raw, server_hostname=sys.argv[1])
-            raw.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\\r\\nX-Slow: ")
-        else:
-            raw.sendall(bytes([22, 3, 1, 2, 0, 1]))  # the first bytes of a TLS handshake
-        open_.append(raw)
-    except OSError:
-        pass
+for number in range(each):
+    for address in addresses:
+        try:
+            raw = socket.create_connection((sys.argv[1], 8443), 30, source_address=(address, 0))
+            if number % 2:
+                raw = context.wrap_socket(raw, server_hostname=sys.argv[1])
+                raw.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\\r\\nX-Slow: ")
+            else:
+                raw.sendall(bytes([22, 3, 1, 2, 0, 1]))  # the first bytes of a TLS handshake
+            open_.append(raw)
+        except OSError:
+            pass
 opened = len(open_)
-end = time.monotonic() + float(sys.argv[2])
+end = time.monotonic() + seconds
 while time.monotonic() < end and open_:
     for one in list(open_):
         try:
@@ -131,6 +139,17 @@ while time.monotonic() < end and open_:
             open_.remove(one)
     time.sleep(1)
 print(json.dumps([opened, len(open_)]))
+"""
+
+CROWDS = """
+import json, socket, sys
+open_ = []
+for number in range(int(sys.argv[2])):
+    try:
+        open_.append(socket.create_connection((sys.argv[1], 8443), timeout=30))
+    except ConnectionRefusedError:
+        pass
+print(json.dumps(len(open_)))
 """
 
 EXPIRED = """

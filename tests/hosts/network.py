@@ -96,6 +96,11 @@ class Host:
     def log(self, name):
         return (self.folder / name).read_text(errors="replace")
 
+    def news(self, name):
+        """Return a function that reads what a log holds beyond what it holds now."""
+        before = len(self.log(name))
+        return lambda: self.log(name)[before:]
+
     def cut_cable(self):
         ip("-n", self._switch, "link", "set", self._cable, "down")
 

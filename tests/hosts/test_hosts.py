@@ -6,7 +6,7 @@ The tests share one run and are in order: it starts with the first and is comple
 import json
 import os
 import signal
-import time
+from concurrent.futures import ThreadPoolExecutor
 
 import attacks
 import pytest
@@ -17,7 +17,8 @@ from accounting.ledger import Ledger
 from deploy.standing import SETTINGS
 from server.journal import read_metrics
 
-ROUNDS = 400
+# More than the guide's, so that a quick machine is not done before the last fault.
+ROUNDS = 500
 NAMES = ("ward-7", "ward-8", "ward-9")
 
 
@@ -31,7 +32,8 @@ class Federation:
 
     def set_up(self):
         server = self.server
-        (server.folder / "settings.toml").write_text(block("settings.toml"))
+        settings = block("settings.toml").replace("rounds = 400", f"rounds = {ROUNDS}")
+        (server.folder / "settings.toml").write_text(settings)
         server.run(block("server keys"))
         server.run(block("server firewall"))
         self.serve()
@@ -103,6 +105,7 @@ def test_the_guide_brings_three_clients_to_a_server(federation):
     told = federation.server.run(block("server status")).stdout
     assert "SERVING" in told
     assert "ward-9" in told
+    assert federation.server.log("server.log").count("enrolled with declared size 480") == 3
 
 
 def test_only_the_documented_port_is_open(federation):
@@ -192,56 +195,78 @@ def test_an_expired_certificate_is_kept_out_on_both_sides(federation):
 def test_a_cable_that_is_cut_in_mid_run_loses_nothing(federation):
     federation.require_alive()
     cut = federation.clients[0]
+    news = cut.news("client.log")
     cut.cut_cable()
-    time.sleep(10)
+    wait_until(lambda: "cannot be reached" in news(), 120, "the client's complaint")
     cut.mend_cable()
-    wait_until(lambda: "answers again" in cut.log("client.log"), 60, "the client's return")
+    wait_until(lambda: "answers again" in news(), 60, "the client's return")
     wait_until(federation.all_online, 60, "three nodes online")
     federation.require_alive()
 
 
 def test_garbage_leaves_the_run_alive(federation):
-    assert federation.clients[2].python(attacks.GARBAGE, SERVER_NAME, timeout=240) == 60
+    found = federation.clients[2].python(attacks.GARBAGE, SERVER_NAME, timeout=600)
+    assert found == {"turned away": 60}
     federation.require_alive()
 
 
 def test_a_body_of_a_gigabyte_is_turned_away(federation):
-    for answer in federation.clients[2].python(attacks.HUGE, SERVER_NAME, timeout=120):
-        assert answer == "" or "413" in answer
+    polite, *bold = federation.clients[2].python(attacks.HUGE, SERVER_NAME, timeout=300)
+    assert "413" in polite
+    assert all(answer == "closed" or "413" in answer for answer in bold), bold
     federation.require_alive()
 
 
-def test_a_slow_loris_is_let_go(federation):
-    opened, left = federation.clients[2].python(attacks.SLOW, SERVER_NAME, 16, timeout=120)
-    assert opened > 100
+def test_one_address_gets_no_more_connections_than_the_firewall_allows(federation):
+    opened = federation.clients[2].python(attacks.CROWDS, SERVER_NAME, 600)
+    # 256 at a time: others of the same address, such as the client's own, may end meanwhile.
+    assert 200 < opened < 400
+
+
+def test_two_thousand_slow_connections_are_let_go_and_others_served_meanwhile(federation):
+    hostile, other = federation.clients[2], federation.clients[0]
+    addresses = [f"10.77.0.{number}" for number in range(101, 109)]
+    for address in addresses:
+        hostile.run(f"ip addr add {address}/24 dev eth0")
+    asked = "GET /health"
+    with ThreadPoolExecutor() as pool:
+        attack = pool.submit(
+            hostile.python, attacks.SLOW, SERVER_NAME, 16, 250, *addresses, timeout=600
+        )
+        while not attack.done():
+            assert other.python(attacks.ASKS, SERVER_NAME, asked) == {asked: 200}
+    opened, left = attack.result()
+    assert opened > 1000
     assert left == 0
     federation.require_alive()
 
 
 def test_a_revoked_node_is_dropped_and_returns_when_it_is_allowed_again(federation):
     server, host = federation.server, federation.clients[2]
+    at_client, at_server = host.news("client.log"), server.news("server.log")
     server.run(block("server revoke", host.name))
-    wait_until(lambda: "its key is not allowed there" in host.log("client.log"), 40, "the refusal")
+    wait_until(lambda: "its key is not allowed there" in at_client(), 60, "the refusal")
     assert host.name not in federation.status()["nodes"]
     federation.require_alive()
     server.run(block("server allow", host.name))
     wait_until(federation.all_online, 120, "three nodes online again")
-    assert f"{host.name} may join again" in server.log("server.log")
+    assert f"{host.name} may join again" in at_server()
     federation.require_alive()
 
 
 def test_a_server_that_is_told_to_stop_ends_a_round_and_goes_on_when_started_again(federation):
+    news = federation.server.news("server.log")
     federation.running.send_signal(signal.SIGTERM)
     assert federation.running.wait(60) == 0
     played = federation.round()
-    assert f"Stopped after round {played} of {ROUNDS}" in federation.server.log("server.log")
+    assert f"Stopped after round {played} of {ROUNDS}" in news()
     federation.serve()
     wait_until(federation.all_online, 90, "three nodes online again")
     wait_until(lambda: federation.round() > played, 60, "a round after the restart")
 
 
 def test_the_run_is_complete_and_every_ledger_whole(federation):
-    assert federation.running.wait(240) == 0, federation.server.log("server.log")
+    assert federation.running.wait(600) == 0, federation.server.log("server.log")
     rounds = [row["round"] for row in read_metrics(federation.server.folder / "state")]
     assert rounds == sorted(set(rounds))
     assert rounds[-1] == ROUNDS
