@@ -9,7 +9,8 @@ from dp_accounting import dp_event
 from dp_accounting.privacy_accountant import NeighboringRelation, PrivacyAccountant
 
 from accounting.composition import delta_after, epsilon_after
-from accounting.schemes import DEFAULT_SCHEME, Scheme, scheme_class
+from accounting.scheme_names import DEFAULT_SCHEME, scheme_class
+from accounting.schemes import Scheme
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True, kw_only=True)

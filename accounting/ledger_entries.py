@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from accounting import validation
-from accounting.schemes import Scheme, scheme_class
+from accounting.scheme_names import scheme_class
+from accounting.schemes import Scheme
 
 COLUMNS = ("seq", "kind", "experiment", "round", "terms", "rounds", "coin", "secure", "at", "hash")
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from accounting.calibration import LEAST_SIGMA
 from accounting.composition import delta_after, epsilon_after
+from accounting.paper_schemes import AsPrinted
 from accounting.realised import Realised, realised_delta, realised_epsilon
-from accounting.schemes import AsPrinted, Scheme
+from accounting.schemes import Scheme
 
 # Composition rounds ε up by a small fraction of a per cent; giving back a whole one keeps the
 # composed figure a lower bound.

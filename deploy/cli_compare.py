@@ -9,7 +9,8 @@ import typer
 from accounting.calibration import least_sigma
 from accounting.composition import delta_after, epsilon_after
 from accounting.realised import Realised
-from accounting.schemes import SCHEMES, Certified, Scheme
+from accounting.scheme_names import SCHEMES
+from accounting.schemes import Certified, Scheme
 from accounting.tightness import (
     realised_delta_after,
     realised_epsilon_after,

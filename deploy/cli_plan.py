@@ -11,7 +11,7 @@ import typer
 
 from accounting import validation
 from accounting.calibration import Split, splits_for_batch
-from accounting.schemes import scheme_class
+from accounting.scheme_names import scheme_class
 from deploy.cli_output import JsonFlag, number, print_json, print_table, say
 from deploy.cli_privacy import SCHEME_HELP, warn_of_scheme
 from deploy.planner import ACCURACY, PRIVACY, Proposal, Wishes, batch_for, propose, suggested_delta

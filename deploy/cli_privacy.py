@@ -9,7 +9,8 @@ import typer
 
 from accounting.calibration import least_sigma, most_rounds
 from accounting.composition import delta_after, epsilon_after
-from accounting.schemes import DEFAULT_SCHEME, SCHEMES, Certified, Scheme, scheme_class
+from accounting.scheme_names import DEFAULT_SCHEME, SCHEMES, scheme_class
+from accounting.schemes import Certified, Scheme
 from accounting.tightness import realised_delta_after, realised_epsilon_after
 from deploy.cli_output import (
     NOT_AN_UPPER_BOUND,

@@ -7,7 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from accounting.schemes import CentralShuffling, scheme_class
+from accounting.scheme_names import scheme_class
+from accounting.schemes import CentralShuffling
 from deploy.charts import Axis, Line, line_chart
 from deploy.guarantee import Statement, figure, statements
 from deploy.report import (

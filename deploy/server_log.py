@@ -65,5 +65,8 @@ class Relay:
                 if not line.endswith(b"\n"):  # is just being written
                     break
                 self._read += len(line)
-                record = logging.makeLogRecord(json.loads(line))
+                try:
+                    record = logging.makeLogRecord(json.loads(line))
+                except ValueError:  # cut by a full disk
+                    continue
                 logging.getLogger(record.name).handle(record)

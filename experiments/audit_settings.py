@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from accounting.schemes import AsPlotted, Scheme
+from accounting.paper_schemes import AsPlotted
+from accounting.schemes import Scheme
 from experiments.audit_federation import Classes, Images, learning_rate
 from experiments.audit_model import COPIES, PLANE, WIDE
 from protocol.terms import Mode, Terms

@@ -12,7 +12,8 @@ import numpy as np
 
 from accounting.composition import delta_after, epsilon_after
 from accounting.realised import Realised
-from accounting.schemes import SCHEMES, Certified, Scheme
+from accounting.scheme_names import SCHEMES
+from accounting.schemes import Certified, Scheme
 from accounting.tightness import realised_delta_after, realised_epsilon_after
 
 SUFFIXES = (".png", ".svg", ".pdf")

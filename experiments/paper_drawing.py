@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from accounting.schemes import AsPlotted, Certified
+from accounting.paper_schemes import AsPlotted
+from accounting.schemes import Certified
 from experiments.curves import new_axes, save
 from experiments.paper_figures import FIGURES, Figure, load_points, sigma_table
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from accounting.calibration import least_sigma
+from accounting.paper_schemes import AsPlotted
 from accounting.realised import realised_delta, realised_epsilon
+from accounting.scheme_names import SCHEMES
 from accounting.schemes import (
-    SCHEMES,
-    AsPlotted,
     CentralShuffling,
     Certified,
     OnlyLocalSampling,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accounting import validation
-from accounting.schemes import SCHEMES
+from accounting.scheme_names import SCHEMES
 from experiments.scenarios import SETTINGS, analysis_of
 from experiments.simulation import STATE
 from experiments.simulator import NoiseModel

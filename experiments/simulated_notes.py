@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from accounting.schemes import SCHEMES
+from accounting.scheme_names import SCHEMES
 from experiments.request import Request
 from experiments.scenarios import MEAN_BATCH, SETTINGS, Federation, analysis_of, upper_epsilon
 from experiments.simulator import NoiseModel

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from accounting.schemes import scheme_class
+from accounting.scheme_names import scheme_class
 from experiments.memory import keep_freed_memory
 from experiments.request import NO_SCHEME, Request
 from experiments.scenarios import (

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from accounting import validation
-from accounting.schemes import SCHEMES, CentralShuffling
+from accounting.scheme_names import SCHEMES
+from accounting.schemes import CentralShuffling
 from experiments.request import NO_SCHEME, Request, require_one_of
 from experiments.scenarios import SETTINGS
 from experiments.simulator import NoiseModel

@@ -13,7 +13,8 @@ from typing import Any
 from opacus.accountants import IAccountant
 
 from accounting.composition import epsilon_after
-from accounting.schemes import DEFAULT_SCHEME, Scheme, scheme_class
+from accounting.scheme_names import DEFAULT_SCHEME, scheme_class
+from accounting.schemes import Scheme
 
 
 class RandomParticipationAccountant(IAccountant):  # type: ignore[misc]

@@ -13,7 +13,8 @@ from accounting.calibration import (
     splits_for_batch,
 )
 from accounting.composition import epsilon_after
-from accounting.schemes import SCHEMES, Certified, OnlyLocalSampling, scheme_class
+from accounting.scheme_names import SCHEMES, scheme_class
+from accounting.schemes import Certified, OnlyLocalSampling
 
 SCENARIO_1 = {"p": 0.001, "q": 0.1, "d": 30}
 SCENARIO_2 = {"p": 0.1, "q": 0.001, "d": 1000}

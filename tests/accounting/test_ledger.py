@@ -13,7 +13,8 @@ from accounting.ledger import BudgetExceededError, Ledger
 from accounting.ledger_entries import Budget
 from accounting.ledger_exports import to_csv, to_json
 from accounting.ledger_file import LedgerError
-from accounting.schemes import SCHEMES, Certified, WeakClientSampling
+from accounting.scheme_names import SCHEMES
+from accounting.schemes import Certified, WeakClientSampling
 
 TERMS = Certified(p=0.3, q=0.1, d=20, noise_multiplier=1.5)
 BUDGET = Budget(epsilon=5.0, delta=1e-5)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from accounting.schemes import AsPlotted, OnlyLocalSampling, WeakClientSampling
+from accounting.paper_schemes import AsPlotted
+from accounting.schemes import OnlyLocalSampling, WeakClientSampling
 from experiments.paper_figures import load_points
 
 POINTS = load_points(None)

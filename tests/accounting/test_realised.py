@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from accounting.paper_schemes import AsPrinted
 from accounting.realised import SMALLEST_ANGLE, Realised, realised_delta, realised_epsilon
-from accounting.schemes import AsPrinted, CentralShuffling, Certified, Direction
+from accounting.schemes import CentralShuffling, Certified, Direction
 from accounting.tightness import realised_delta_after, realised_epsilon_after
 
 geometries = st.fixed_dictionaries(

@@ -9,16 +9,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from accounting.paper_schemes import AsPlotted, AsPrinted
+from accounting.scheme_names import SCHEMES, scheme_class
 from accounting.schemes import (
-    SCHEMES,
-    AsPlotted,
-    AsPrinted,
     CentralShuffling,
     Certified,
     Direction,
     OnlyLocalSampling,
     WeakClientSampling,
-    scheme_class,
 )
 
 probability = st.floats(1e-4, 1.0)

@@ -3,7 +3,8 @@
 import pytest
 
 from accounting.calibration import least_sigma
-from accounting.schemes import AsPrinted, Certified
+from accounting.paper_schemes import AsPrinted
+from accounting.schemes import Certified
 from accounting.tightness import (
     realised_delta_after,
     realised_epsilon_after,

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from accounting.calibration import Split
-from accounting.schemes import SCHEMES
+from accounting.scheme_names import SCHEMES
 from deploy import cli_plan
 from deploy.cli import app
 

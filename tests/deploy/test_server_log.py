@@ -57,6 +57,14 @@ def test_a_line_that_is_just_being_written_is_told_when_it_is_whole(path, caplog
     assert caplog.messages == ["Careful"]
 
 
+def test_a_line_that_a_full_disk_cut_is_left_out(path, caplog):
+    relay = Relay(path)
+    line = json.dumps({"name": "coinflower.server", "levelno": logging.WARNING, "msg": "Careful"})
+    path.write_text(f"{line[:20]}\n{line}\n")
+    relay.tell()
+    assert caplog.messages == ["Careful"]
+
+
 def test_without_a_file_to_write_to_nothing_is_kept(tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
     subprocess.run([sys.executable, "-c", PROCESS], env=environment, check=True)

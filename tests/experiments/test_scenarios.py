@@ -5,13 +5,8 @@ import pytest
 
 from accounting.calibration import CalibrationError
 from accounting.composition import epsilon_after
-from accounting.schemes import (
-    AsPlotted,
-    CentralShuffling,
-    Certified,
-    OnlyLocalSampling,
-    WeakClientSampling,
-)
+from accounting.paper_schemes import AsPlotted
+from accounting.schemes import CentralShuffling, Certified, OnlyLocalSampling, WeakClientSampling
 from experiments.scenarios import (
     SETTINGS,
     Federation,

@@ -12,7 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from accounting.composition import epsilon_after
-from accounting.schemes import SCHEMES, Certified
+from accounting.scheme_names import SCHEMES
+from accounting.schemes import Certified
 from learning.opacus_accountant import RandomParticipationAccountant
 
 SAMPLES, BATCH, SIGMA = 60, 6, 1.3
