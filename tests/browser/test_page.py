@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import sqlite3
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +31,9 @@ from protocol.terms import Mode
 
 DELTA = 1e-5
 BUDGET = Budget(epsilon=8.0, delta=DELTA)
-PILOT, STUDY = "pilot#" + "ab" * 32, "chest-x-ray#" + "cd" * 32
+PILOT, STUDY = (
+    f"{name}#{hashlib.sha256(name.encode()).hexdigest()}" for name in ("pilot", "chest-x-ray")
+)
 ENTER, TAB = "\ue007", "\ue004"
 
 OVERLAPS = """
@@ -119,10 +123,17 @@ class Office:
 
 
 @pytest.fixture
-def office(browser: Any, tmp_path: Path) -> Iterator[Office]:
+def folder() -> Iterator[Path]:
+    """Return a folder whose name stands on the page, and in the documents' picture of it."""
+    with tempfile.TemporaryDirectory(prefix="ledgers-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def office(browser: Any, folder: Path) -> Iterator[Office]:
     pilot = WeakClientSampling(p=0.5, q=0.05, d=1200, noise_multiplier=1.4)
     study = WeakClientSampling(p=0.3, q=0.05, d=1200, noise_multiplier=1.3)
-    path = tmp_path / "ward7.db"
+    path = folder / "ward7.db"
     policy = Policy(
         data_set="Ward 7, radiology",
         data="images",
