@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from accounting.calibration import Split
@@ -287,3 +288,16 @@ def test_starting_up_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def commands(group):
+    """Yield every command below a group."""
+    for command in group.commands.values():
+        yield from commands(command) if hasattr(command, "commands") else [command]
+
+
+def test_every_option_and_argument_of_every_command_says_what_it_is():
+    found = list(commands(typer.main.get_command(app)))
+    assert len(found) > 20
+    unsaid = [(one.name, param.name) for one in found for param in one.params if not param.help]
+    assert unsaid == []
