@@ -17,8 +17,9 @@ from accounting.ledger import Ledger
 from deploy.standing import SETTINGS
 from server.journal import read_metrics
 
-# More than the guide's, so that a quick machine is not done before the last fault.
-ROUNDS = 500
+ROUNDS = 400
+# Rounds of a second or more, so that a quick machine is not done before the last fault.
+POLL = ("poll_seconds = 0.2", "poll_seconds = 1.2")
 NAMES = ("ward-7", "ward-8", "ward-9")
 
 
@@ -32,7 +33,9 @@ class Federation:
 
     def set_up(self):
         server = self.server
-        settings = block("settings.toml").replace("rounds = 400", f"rounds = {ROUNDS}")
+        settings = block("settings.toml").replace(*POLL)
+        assert f"rounds = {ROUNDS}" in settings
+        assert POLL[1] in settings
         (server.folder / "settings.toml").write_text(settings)
         server.run(block("server keys"))
         server.run(block("server firewall"))
