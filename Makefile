@@ -10,6 +10,7 @@ export FLWR_DISABLE_UPDATE_CHECK := 1
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
+	@echo "Installing what is needed into $(VENV); pip says nothing for a minute or two."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
