@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, ConfigRecordValues, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from accounting.ledger_file import LedgerError
@@ -98,6 +98,19 @@ def _whole(record: ConfigRecord, key: str) -> int:
     return value
 
 
+def _answer(message: Message, fields: dict[str, ConfigRecordValues]) -> Message:
+    """Return a reply whose hashes nobody can guess and whose size tells nothing.
+
+    Every object of it names the ones below by their hash, so that one salt does for all. The
+    lengths of fields of bytes are fixed by the protocol; those of numbers and texts are padded.
+    """
+    varying = ConfigRecord()
+    varying.update((key, value) for key, value in fields.items() if not isinstance(value, bytes))
+    size = len(varying.deflate())
+    record = ConfigRecord({**fields, messages.SALT: messages.salt(size)})
+    return Message(RecordDict({messages.ANSWER: record}), reply_to=message)
+
+
 @app.query(messages.ENROL)
 @discreet
 def enrol(message: Message, context: Context) -> Message:
@@ -111,10 +124,10 @@ def enrol(message: Message, context: Context) -> Message:
     except LedgerError as error:
         logger.warning("Refused to enrol: %s", error)
         reason = Refusal.LEDGER.value
-    answer = ConfigRecord(
-        {messages.ENROLLED: not reason, messages.DECLARED_SIZE: size, messages.REASON: reason}
+    return _answer(
+        message,
+        {messages.ENROLLED: not reason, messages.DECLARED_SIZE: size, messages.REASON: reason},
     )
-    return Message(RecordDict({messages.ANSWER: answer}), reply_to=message)
 
 
 def _understood(message: Message) -> Terms:
@@ -133,8 +146,7 @@ def invite(message: Message, context: Context) -> Message:
     if not 1 <= count <= terms.rounds_per_invitation:
         raise ValueError(f"{count} rounds in one invitation")
     coins = participant_of(context).flip(terms, range(first, first + count))
-    answer = ConfigRecord({messages.COINS: coins})
-    return Message(RecordDict({messages.ANSWER: answer}), reply_to=message)
+    return _answer(message, {messages.COINS: coins})
 
 
 @app.train(messages.GRADIENT)
@@ -145,10 +157,4 @@ def gradient(message: Message, context: Context) -> Message:
     total = participant_of(context).gradient_sum(
         _terms(message), _whole(ask, messages.ROUND), ask[messages.WEIGHTS]
     )
-    answer = ConfigRecord(
-        {
-            messages.SUM: messages.vector_to_bytes(total),
-            messages.SALT: os.urandom(messages.SALT_BYTES),
-        }
-    )
-    return Message(RecordDict({messages.ANSWER: answer}), reply_to=message)
+    return _answer(message, {messages.SUM: messages.vector_to_bytes(total)})

@@ -2,9 +2,14 @@
 
 Every message is one flat record: Flower spends several requests on each object of a message, so a
 vector travels as bytes beside the other fields.
+
+Every record holds fresh random bytes. Flower's SuperLink names what it stores by its hash and gives
+it to whoever knows the name: a client could else find another's answer by trying all answers.
 """
 
 from __future__ import annotations
+
+import os
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +38,20 @@ COINS = "coins"
 FAILURE_REASON = "The client could not handle this message."
 """All that the server ever learns about a failure; the details are in the client's own log."""
 
-SALT_BYTES = 16
-"""Random bytes beside a sum. The SuperLink takes equal objects only once, so without them traffic
-would show which clients have the same to say: nothing."""
+SALT_BYTES = 128
+"""Fewest random bytes in a record: two Protobuf bytes state the length of this many and of all that
+`salt` returns, so that padding is exact."""
+PADDED_BYTES = 512
+"""Records that are shorter than this before they are salted have one size afterwards."""
+
+
+def salt(size: int = 0) -> bytes:
+    """Return random bytes that hide what a record of so many bytes says, and how long that is.
+
+    The SuperLink also takes equal objects only once: unsalted, traffic would show which clients
+    have the same to say.
+    """
+    return os.urandom(SALT_BYTES + -size % PADDED_BYTES)
 
 
 def vector_to_bytes(vector: npt.NDArray[np.float32]) -> bytes:

@@ -8,6 +8,7 @@ they come, so that the sum of many gradients never needs more than a few of them
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
@@ -35,6 +36,9 @@ class Pending:
         self._grid = grid
         self._nodes: dict[str, int] = {}
         self._refused: list[Message] = []
+        for message in messages:
+            # Its hash is the message's name, and whoever knows it may delete the message.
+            message.metadata.group_id = secrets.token_hex()
         # Flower looks at them twice, so they must not be a generator; and refuses an empty list.
         message_ids = list(grid.push_messages(messages)) if messages else []
         if len(message_ids) != len(messages):

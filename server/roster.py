@@ -23,10 +23,13 @@ _PASSING = frozenset({Refusal.PAUSED.value, Refusal.LEDGER.value})
 
 
 def question(terms: Terms, fields: Mapping[str, int | bytes] | None = None) -> RecordDict:
-    """Return the content of a message that carries the terms; clients remember nothing."""
-    return RecordDict(
-        {messages.ASK: ConfigRecord({messages.TERMS: terms.to_json(), **(fields or {})})}
-    )
+    """Return the content of a message that carries the terms; clients remember nothing.
+
+    It is salted: those who are not asked must not find out by its hash that others are.
+    """
+    record = ConfigRecord({messages.TERMS: terms.to_json(), **(fields or {})})
+    record[messages.SALT] = messages.salt()
+    return RecordDict({messages.ASK: record})
 
 
 class Roster:

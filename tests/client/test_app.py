@@ -21,11 +21,12 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.app.message import make_message
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accounting.ledger_file import LedgerError
-from client.app import SIMULATED_POLICIES, app, forget_participants, participant_of
+from client.app import SIMULATED_POLICIES, _answer, app, forget_participants, participant_of
 from client.participant import Participant
 from protocol import messages
 from protocol.messages import FAILURE_REASON, vector_from_bytes
@@ -78,12 +79,14 @@ def call(owner: Any, kind: str, content: RecordDict) -> Message:
 
 
 def answer_of(reply: Message) -> dict[str, Any]:
-    """The one record of a reply, after checking that it is the only one."""
+    """The one record of a reply but its salt, after checking that they are there."""
     assert not reply.has_error()
     assert list(reply.content) == [messages.ANSWER]
     assert not reply.content.metric_records
     assert not reply.content.array_records
-    return dict(reply.content.config_records[messages.ANSWER])
+    answer: dict[str, Any] = dict(reply.content.config_records[messages.ANSWER])
+    assert len(answer.pop(messages.SALT)) >= messages.SALT_BYTES
+    return answer
 
 
 def fails(owner: Any, kind: str, content: RecordDict) -> None:
@@ -150,10 +153,9 @@ def test_a_gradient_is_answered_by_its_bytes_alone(
         for r in (1, 2, 3)
     ]
     for answer in answers:
-        assert list(answer) == ["sum", "salt"]
+        assert list(answer) == ["sum"]
         assert np.isfinite(vector_from_bytes(answer["sum"], LENGTH)).all()
     assert len({answer["sum"] for answer in answers}) == 3
-    assert len({answer["salt"] for answer in answers}) == 3
 
 
 def test_untrusted_replies_have_one_size_whatever_the_coin(
@@ -165,6 +167,32 @@ def test_untrusted_replies_have_one_size_whatever_the_coin(
     for round_ in range(1, 9):
         reply = call(owner, "train.gradient", question(terms, round=round_, weights=weights))
         sizes.add(len(reply.content.config_records[messages.ANSWER].deflate()))
+    assert len(sizes) == 1
+
+
+def test_the_same_answer_twice_has_no_hash_in_common(owner: Any, make_terms: Make) -> None:
+    terms = make_terms(Mode.TRUSTED)
+    asked = ask("query.invite", question(terms, round=1, count=1))
+    replies = [call(owner, "query.enrol", question(terms)) for _ in range(2)]
+    replies.append(app(asked, context_of(owner)))
+    replies.append(_answer(asked, dict(answer_of(replies[-1]))))
+    hashes = [name for reply in replies for name in get_all_nested_objects(reply)]
+    assert len(hashes) == len(set(hashes)) == 12
+
+
+def test_answers_to_enrolment_have_one_size_whatever_they_say(owner: Any, make_terms: Make) -> None:
+    declared = [1, 127, 128, 2**40]
+    asked = [make_terms(), make_terms(clip_norm=1.25), make_terms(q=0.75), "no terms"]
+    replies = [call(owner, "query.enrol", question(terms)) for terms in asked]
+    replies += [
+        _answer(ask("query.enrol", RecordDict()), {**answer_of(replies[0]), "declared-size": size})
+        for size in declared
+    ]
+    assert len({answer_of(reply)["reason"] for reply in replies}) >= 3
+    sizes = {
+        tuple(len(part.deflate()) for part in get_all_nested_objects(reply.content).values())
+        for reply in replies
+    }
     assert len(sizes) == 1
 
 

@@ -165,6 +165,15 @@ def test_a_pending_sending_is_polled_without_waiting() -> None:
     assert time.monotonic() - started < 0.05
 
 
+def test_nobody_can_guess_the_name_of_a_message() -> None:
+    first, second = _messages(5, 5)
+    second.metadata.__dict__["_created_at"] = first.metadata.created_at
+    assert first.object_id == second.object_id
+    PromptGrid(ScriptedGrid({5: 1})).push([first, second])
+    assert first.object_id != second.object_id
+    assert len(first.metadata.group_id) >= 32
+
+
 def test_nothing_to_send_is_nothing_to_wait_for() -> None:
     grid = PromptGrid(ScriptedGrid({}))
     assert list(grid.send_and_collect([])) == []

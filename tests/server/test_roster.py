@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Message
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 import server.roster
 from accounting import ledger_stops
@@ -56,3 +57,11 @@ def test_a_client_whose_ledger_is_out_of_order_joins_once_it_is_in_order(
     run.grid.before_push = restore_when_asked_for_the_third_time
     run.run()
     assert [entry.round for entry in run.entries(1000, "charge")] == [1, 2, 3]
+
+
+def test_two_questions_of_the_same_content_have_no_hash_in_common(
+    federation: Callable[..., Any],
+) -> None:
+    terms = federation().terms
+    first, second = (server.roster.question(terms, {"round": 1}) for _ in range(2))
+    assert not get_all_nested_objects(first).keys() & get_all_nested_objects(second).keys()

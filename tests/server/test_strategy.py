@@ -76,9 +76,9 @@ def test_messages_carry_the_documented_fields_and_no_others(federation: Make) ->
     fed.grid.before_push = watch
     fed.run()
     assert seen == {
-        "enrol": {"terms"},
-        "invite": {"terms", "round", "count"},
-        "gradient": {"terms", "round", "weights"},
+        "enrol": {"terms", "salt"},
+        "invite": {"terms", "round", "count", "salt"},
+        "gradient": {"terms", "round", "weights", "salt"},
     }
 
 
