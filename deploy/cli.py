@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import click
 import typer
+from typer.models import CommandInfo
 
 from accounting.ledger_file import LedgerError
 from deploy import (
@@ -23,6 +25,7 @@ from deploy import (
 )
 from deploy.cli_output import complain
 from deploy.errors import DeploymentError
+from deploy.stated import StatedOnce
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -54,6 +57,17 @@ app.add_typer(cli_paper.app, name="paper")
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_keys.app, name="keys")
 app.add_typer(cli_machines.server_app, name="server")
+
+
+def _every_command(part: typer.Typer) -> Iterator[CommandInfo]:
+    yield from part.registered_commands
+    for group in part.registered_groups:
+        if group.typer_instance is not None:
+            yield from _every_command(group.typer_instance)
+
+
+for info in _every_command(app):
+    info.cls = StatedOnce
 
 
 def main() -> None:

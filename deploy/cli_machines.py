@@ -17,6 +17,7 @@ from deploy.cli_output import JsonFlag, complain, number, print_json, print_tabl
 from deploy.errors import DeploymentError
 from deploy.logs import LogFormat, LogFormatOption, start_logging
 from deploy.signals import stop_on_signals
+from deploy.stated import stated
 from protocol.policy import Policy, load_policy
 
 if TYPE_CHECKING:  # these take torch and the web server along
@@ -64,6 +65,11 @@ def client(
     os.umask(_FOR_THE_OWNER_ONLY)
     start_logging(log_format)
     _require_address(superlink, insecure=insecure)
+    if insecure and root_certificates is not None:
+        raise ValueError(
+            f"--insecure asks no certificate of the server, so it cannot keep to the authority in "
+            f"--root-certificates {root_certificates}; leave out one of them."
+        )
     if page is not None:
         parse_address(page)
     authority = None if root_certificates is None else _authority(root_certificates)
@@ -174,6 +180,7 @@ def _open_participant(policy: Path) -> Participant:
 
 @server_app.command()
 def run(
+    context: typer.Context,
     settings: Annotated[Path, typer.Argument(help="Settings of the run (TOML).")],
     keys: Annotated[
         Path | None, typer.Option(help="Folder of ca.pem, server.pem, server.key; else loopback.")
@@ -210,6 +217,8 @@ def run(
     os.umask(_FOR_THE_OWNER_ONLY)
     start_logging(log_format)
     guarded = gateway and keys is not None
+    if not guarded:
+        _refuse_gateway_options(context, keys)
     if guarded and not is_loopback(host):
         raise ValueError(f"host = {host} would pass the gateway by; give it with --no-gateway.")
     plan = ServerPlan(
@@ -230,6 +239,21 @@ def run(
     with stop_on_signals() as stop:
         outcome = serve(plan, stop)
     logging.getLogger("coinflower.server").info(outcome)
+
+
+def _refuse_gateway_options(context: typer.Context, keys: Path | None) -> None:
+    """Refuse what is stated about a gateway where there is none."""
+    given = stated(context).keys() & {"listen", "gateway"}
+    if keys is None and given:
+        raise ValueError(
+            "Without --keys the server speaks plain HTTP, on this machine's loopback only, and has "
+            "no gateway: give --keys, or leave out --listen and --gateway."
+        )
+    if "listen" in given:
+        raise ValueError(
+            "--listen is the gateway's address, and --no-gateway has none: leave out one of them; "
+            "--host and --port are the SuperLink's own."
+        )
 
 
 @server_app.command()

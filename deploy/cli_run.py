@@ -10,10 +10,16 @@ import typer
 
 from deploy.cli_output import JsonFlag, console, number, print_json, print_table, say, warn
 from deploy.signals import stop_on_signals
+from deploy.stated import refuse_beside
 from protocol.terms import Mode, parse_mode
+
+_EPSILON, _DELTA = 3.0, 1e-3
+# With --resume: how the run is played here and now, not what it is.
+_BESIDE_RESUME = ("resume", "no_privacy", "port", "processes", "stock_nodes", "ray", "as_json")
 
 
 def run(
+    context: typer.Context,
     clients: Annotated[int, typer.Option(help="Number of clients.")] = 10,
     data: Annotated[
         str, typer.Option(help="digits, mnist, fashionmnist, emnist, a folder or an .npz file.")
@@ -32,8 +38,11 @@ def run(
     sigma: Annotated[
         float | None, typer.Option(help="Noise multiplier; else calibrated to --epsilon.")
     ] = None,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of every client.")] = 3.0,
-    delta: Annotated[float, typer.Option(help="δ of the budget.")] = 1e-3,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Privacy budget of every client (3; with --sigma alone, what it costs)."),
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="δ of the budget (1e-3).")] = None,
     rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 100,
     rounds_per_invite: Annotated[
         int | None, typer.Option(help="Coins asked for at once (10, or all rounds if fewer).")
@@ -51,7 +60,7 @@ def run(
         Path | None, typer.Option(help="Folder for results (runs/… by default).")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with the run in this folder; other options idle.")
+        Path | None, typer.Option(help="Go on with the run in this folder, as it began.")
     ] = None,
     port: Annotated[
         int | None, typer.Option(help="Port of the SuperLink; free by default.")
@@ -76,6 +85,8 @@ def run(
     chosen = parse_mode(mode)
     if chosen is Mode.NONE and not no_privacy and resume is None:
         raise ValueError("Mode none protects nothing; say --no-privacy to run it all the same.")
+    if chosen is Mode.NONE and resume is None:
+        _refuse_limits_without_privacy(sigma=sigma, epsilon=epsilon, delta=delta)
     kinds = {NodeKind.PROCESSES: processes, NodeKind.STOCK: stock_nodes, NodeKind.SIMULATED: ray}
     wanted = [kind for kind, asked in kinds.items() if asked] or [NodeKind.THREADS]
     if len(wanted) > 1:
@@ -84,6 +95,8 @@ def run(
         require_ray()
     started = time.monotonic()
     if resume is not None:
+        why = "goes on with the terms, policies and ledgers that the run began with"
+        refuse_beside(context, "--resume", allowed=_BESIDE_RESUME, why=why)
         cluster = reopen(resume)
     else:
         plan = Plan(
@@ -96,10 +109,12 @@ def run(
             q=q,
             clip_norm=clip_norm,
             sigma=sigma,
-            epsilon=epsilon,
-            delta=delta,
+            epsilon=_EPSILON if epsilon is None and sigma is None else epsilon,
+            delta=_DELTA if delta is None else delta,
             rounds=rounds,
-            rounds_per_invitation=rounds_per_invite or min(10, rounds),
+            rounds_per_invitation=(
+                min(10, rounds) if rounds_per_invite is None else rounds_per_invite
+            ),
             model=model,
             learning_rate=learning_rate,
             momentum=momentum,
@@ -125,6 +140,16 @@ def run(
     if interrupted:
         warn(f"stopped early; go on with: coinflower run --resume {cluster.folder}")
         raise typer.Exit(130)
+
+
+def _refuse_limits_without_privacy(**limits: float | None) -> None:
+    """Refuse limits that mode none would not keep."""
+    given = [f"--{name} {value:g}" for name, value in limits.items() if value is not None]
+    if given:
+        raise ValueError(
+            f"Mode none adds no noise and keeps no budget, so it cannot keep {', '.join(given)}; "
+            "leave that out, or choose another mode."
+        )
 
 
 def _announce(mode: Mode, *, insecure: bool) -> None:

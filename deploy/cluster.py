@@ -12,6 +12,7 @@ from typing import Any
 
 import tomli_w
 
+from accounting import validation
 from accounting.calibration import least_sigma
 from accounting.composition import epsilon_after
 from accounting.ledger import Ledger
@@ -24,7 +25,7 @@ from protocol.policy import Share
 from protocol.terms import Mode, Terms
 from server.settings import Settings, save_settings
 
-# A client's budget is what the plan costs, with room for the last digit only.
+# A budget that nobody stated is what the noise costs, with room for the last digit only.
 _ROOM = 1 + 1e-9
 _LONG_SECONDS = 3600.0
 
@@ -43,7 +44,7 @@ class Plan:
         q: Sampling rate.
         clip_norm: Clip norm.
         sigma: Noise multiplier; calibrated from ``epsilon`` if None.
-        epsilon: Budget of every client.
+        epsilon: Budget of every client, which is never raised; None grants what ``sigma`` costs.
         delta: At this δ.
         rounds: Number of rounds.
         rounds_per_invitation: Coins per invitation.
@@ -66,7 +67,7 @@ class Plan:
     q: float
     clip_norm: float
     sigma: float | None
-    epsilon: float
+    epsilon: float | None
     delta: float
     rounds: int
     rounds_per_invitation: int
@@ -77,6 +78,12 @@ class Plan:
     poll_seconds: float = 0.05
     insecure_seed: int | None = None
     waits_for_all: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the budget; the terms check the others."""
+        validation.require_delta(self.delta)
+        if self.epsilon is not None:
+            validation.require_epsilon(self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,29 +171,15 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
 def _terms(
     plan: Plan, experiment: str, classes: int, shape: Sequence[int], largest_size: int
 ) -> Terms:
-    sigma = plan.sigma
-    scheme = plan.mode.scheme
-    if scheme is not None and plan.epsilon == 0:
+    if plan.mode.is_private and plan.epsilon == 0:
         raise ValueError("epsilon = 0 is a budget of nothing: no round may be played.")
-    if scheme is None:
-        sigma = 0.0
-    elif sigma is None:
-        sigma = least_sigma(
-            scheme,
-            p=plan.p,
-            q=plan.q,
-            d=largest_size,
-            epsilon=plan.epsilon,
-            delta=plan.delta,
-            rounds=plan.rounds,
-        )
-    return Terms(
+    terms = Terms(
         experiment=experiment,
         mode=plan.mode,
         p=plan.p,
         q=plan.q,
         clip_norm=plan.clip_norm,
-        noise_multiplier=sigma,
+        noise_multiplier=_sigma(plan, largest_size),
         rounds=plan.rounds,
         rounds_per_invitation=plan.rounds_per_invitation,
         model=plan.model or ("digits" if tuple(shape) == (8, 8) else "paper-cnn"),
@@ -194,14 +187,54 @@ def _terms(
         learning_rate=plan.learning_rate,
         momentum=plan.momentum,
     )
+    _require_within_budget(plan, terms, largest_size)
+    return terms
+
+
+def _sigma(plan: Plan, largest_size: int) -> float:
+    scheme = plan.mode.scheme
+    if scheme is None:
+        return 0.0
+    if plan.sigma is not None:
+        return plan.sigma
+    if plan.epsilon is None:
+        raise ValueError("Neither sigma nor epsilon is stated; state at least one of them.")
+    return least_sigma(
+        scheme,
+        p=plan.p,
+        q=plan.q,
+        d=largest_size,
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        rounds=plan.rounds,
+    )
+
+
+def _require_within_budget(plan: Plan, terms: Terms, largest_size: int) -> None:
+    """Refuse noise that costs more than the budget that is stated beside it.
+
+    Raises:
+        ValueError: With what it costs, and what to change.
+    """
+    cost = terms.round_cost(largest_size)
+    if cost is None or plan.sigma is None or plan.epsilon is None:
+        return
+    spent = epsilon_after([(cost, terms.rounds)], plan.delta)
+    if not spent <= plan.epsilon:
+        raise ValueError(
+            f"sigma = {plan.sigma:g} costs epsilon = {spent:.4g} at delta = {plan.delta:g} over "
+            f"{terms.rounds:,} rounds, more than the stated epsilon = {plan.epsilon:g}; state more "
+            "noise or fewer rounds, or leave out sigma to have it calibrated."
+        )
 
 
 def _write_client(cluster: Cluster, plan: Plan, data: str, index: int, size: int) -> None:
     terms = cluster.terms
     cost = terms.round_cost(size)
     budget = plan.epsilon
-    if cost is not None and plan.sigma is not None:
-        budget = epsilon_after([(cost, terms.rounds)], plan.delta) * _ROOM
+    if budget is None:  # nobody stated one: as much as the stated noise costs
+        spent = 0.0 if cost is None else epsilon_after([(cost, terms.rounds)], plan.delta)
+        budget = spent * _ROOM
     share = Share(clients=plan.clients, index=index, how=plan.how, alpha=plan.alpha)
     policy: dict[str, Any] = {
         "data_set": f"share-{index}",

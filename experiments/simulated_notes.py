@@ -23,24 +23,28 @@ def notes_on(request: Request, federation: Federation) -> Iterator[str]:
         )
     if request.seed is not None:
         yield "INSECURE: coins, samples and noise are seeded."
-    scheme = SCHEMES.get(request.chosen_scheme)
-    holds = scheme is None or scheme.is_chargeable or scheme is _analysis(request)
-    if request.sigma is None and not holds:
+    if request.sigma is None and not chosen_by_a_bound(request):
         name = request.chosen_scheme
         yield f"scheme {name!r} is not an upper bound; epsilon is the one that holds."
 
 
-def notes_on_excess(
+def chosen_by_a_bound(request: Request) -> bool:
+    """Return whether the analysis that chooses the noise bounds what it costs."""
+    scheme = SCHEMES.get(request.chosen_scheme)
+    return scheme is None or scheme.is_chargeable or scheme is _analysis(request)
+
+
+def excess_over(
     request: Request, federation: Federation, sigma: float, iterations: int, total: float | None
-) -> Iterator[str]:
-    """Say so if noise that is not calibrated to the wanted total costs more."""
-    noise = NoiseModel(request.noise)
-    costs = upper_epsilon(federation, noise, sigma, iterations, request.delta)
-    if total is not None and costs is not None and costs > total:
-        yield (
-            f"{iterations:,} iterations with sigma = {sigma:.6g} cost epsilon = "
-            f"{costs:.6g}, more than the total of {total:g} that was asked for."
-        )
+) -> str | None:
+    """Return how far iterations exceed a stated total, as half a sentence; None if they do not."""
+    costs = upper_epsilon(federation, NoiseModel(request.noise), sigma, iterations, request.delta)
+    if total is None or costs is None or costs <= total:
+        return None
+    return (
+        f"{iterations:,} iterations with sigma = {sigma:.6g} cost epsilon = {costs:.6g}, more than "
+        f"the total of {total:g} that was asked for"
+    )
 
 
 def _analysis(request: Request) -> object:

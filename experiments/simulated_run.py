@@ -24,7 +24,7 @@ from experiments.scenarios import (
     load_training_data,
     upper_epsilon,
 )
-from experiments.simulated_notes import notes_on, notes_on_excess
+from experiments.simulated_notes import chosen_by_a_bound, excess_over, notes_on
 from experiments.simulation import (
     STATE,
     TOTAL_EPSILON,
@@ -82,8 +82,13 @@ def run_request(
     played = 0 if begun is None else begun.curve.iterations
     if begun is not None or request.sigma is not None:
         last, total = max(played, request.iterations), terms[TOTAL_EPSILON]
-        for line in notes_on_excess(request, federation, sigma, last, total):
-            note(line)
+        excess = excess_over(request, federation, sigma, last, total)
+        if excess is not None and (request.sigma is not None or chosen_by_a_bound(request)):
+            raise ValueError(
+                f"{excess}; play fewer, choose more noise, or state a larger total epsilon."
+            )
+        if excess is not None:  # chosen by an analysis that is known to understate
+            note(f"{excess}.")
     torch.set_num_threads(1)
     keep_freed_memory()
     model = model_for(request.model, data)

@@ -8,7 +8,7 @@ from accounting.composition import epsilon_after
 from accounting.schemes import Certified
 from experiments.request import Request
 from experiments.simulated_run import run_request
-from experiments.simulation import read_state
+from experiments.simulation import STATE, read_state
 from learning import load_data
 
 SMALL = Request(scenario="many-small", data="digits", model="digits", iterations=2)
@@ -103,19 +103,33 @@ def test_a_simulation_does_not_go_on_with_other_data(tmp_path):
 
 def test_going_on_keeps_the_noise_and_reports_what_all_iterations_cost(tmp_path):
     first = begin(tmp_path, total_epsilon=2.0)
-    results = go_on(tmp_path, total_epsilon=2.0, iterations=6)
+    results = go_on(tmp_path, total_epsilon=20.0, iterations=6)
     assert results["sigma"] == first["sigma"]
-    assert results["epsilon"] == cost(first, 6) > 2.0
+    assert 2.0 < results["epsilon"] == cost(first, 6) <= 20.0
 
 
-@pytest.mark.parametrize("again", [{"total_epsilon": 2.0}, {}])
-def test_going_on_beyond_the_wanted_total_is_told(tmp_path, again):
-    begin(tmp_path, total_epsilon=2.0)
+@pytest.mark.parametrize("again", [{"total_epsilon": 2.0}, {"total_epsilon": 0.5}, {}])
+def test_going_on_beyond_the_stated_total_is_refused(tmp_path, again):
+    first = begin(tmp_path, total_epsilon=2.0)
+    before = (tmp_path / STATE).read_bytes()
+    complaint = f"6 iterations with sigma = {first['sigma']:.6g} cost .* more than the total of"
+    with pytest.raises(ValueError, match=complaint):
+        go_on(tmp_path, iterations=6, **again)
+    assert (tmp_path / STATE).read_bytes() == before
+
+
+def test_a_total_below_what_is_spent_already_is_refused(tmp_path):
+    played = begin(tmp_path, total_epsilon=2.0)["iterations"]
+    with pytest.raises(ValueError, match=r"more than the total of 0\.1"):
+        go_on(tmp_path, iterations=played, total_epsilon=0.1)
+
+
+def test_an_analysis_that_understates_is_kept_to_and_told_of(tmp_path):
     told = []
-    results = go_on(tmp_path, told.append, iterations=6, **again)
-    (line,) = (line for line in told if "more than the total of 2" in line)
-    assert f"6 iterations with sigma = {results['sigma']:.6g}" in line
-    assert f"{results['epsilon']:.6g}" in line
+    first = begin(tmp_path, total_epsilon=2.0, scheme="cs")
+    go_on(tmp_path, told.append, total_epsilon=2.0, scheme="cs", iterations=first["iterations"])
+    assert first["epsilon"] > 2.0
+    assert any("more than the total of 2" in line for line in told)
 
 
 def test_a_seeded_simulation_stays_insecure(tmp_path):
@@ -131,10 +145,10 @@ def test_a_seeded_simulation_that_goes_on_draws_anew(tmp_path):
     assert draws[:5] != draws[5:]
 
 
-def test_given_noise_beyond_the_wanted_total_is_told():
-    told = []
-    run_request(asked(sigma=0.5, total_epsilon=0.1), note=told.append)
-    assert any("more than the total of 0.1" in line for line in told)
+def test_given_noise_beyond_the_stated_total_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"more than the total of 0\.1"):
+        run_request(asked(sigma=0.5, total_epsilon=0.1, out=tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def plan(**changes):
         "q": 0.1,
         "clip_norm": 1.0,
         "sigma": 1.0,
-        "epsilon": 100.0,
+        "epsilon": None,
         "delta": 1e-3,
         "rounds": 4,
         "rounds_per_invitation": 1,
