@@ -22,6 +22,8 @@ MOST_ROUNDS = 10_000_000
 # round needs no composition and costs next to nothing.
 _PRECISION = 5e-4
 _PRECISION_ONE_ROUND = 1e-8
+# The computed loss is uneven by a few roundings; further than this nobody need look.
+_MOST_STEPS_DOWN = 16
 
 
 class CalibrationError(ValueError):
@@ -62,7 +64,7 @@ def least_sigma(
         return math.log(max(epsilon_after([(terms, rounds)], delta), 1e-300) / epsilon)
 
     high = 0.0
-    while shortfall(high) > 0:
+    while not shortfall(high) <= 0:
         high += math.log(4)
         if high > math.log(MOST_SIGMA):
             raise CalibrationError(
@@ -90,10 +92,14 @@ def _least_zero(
     # Near its zero the computed loss may be uneven by a rounding: step up to where it is met,
     # down while it still is.
     step = precision / 2
-    while shortfall(root) > 0:
-        root += step
-    while root - step > low and shortfall(root - step) <= 0:
-        root -= step
+    while not shortfall(root) <= 0:
+        root, step = root + step, 2 * step
+        if root >= high:  # where the target is met, as the search began with it
+            return high
+    for _ in range(_MOST_STEPS_DOWN):
+        if not (root - precision / 2 > low and shortfall(root - precision / 2) <= 0):
+            break
+        root -= precision / 2
     return root
 
 

@@ -37,6 +37,8 @@ _MOST_LATTICE_POINTS = 1 << 20
 # The composed loss spans about this many of its standard deviations on the lattice.
 _DEVIATIONS = 16.0
 _SMALLEST_DELTA = 1e-15
+# Searches end after so many attempts, wherever they are: each result is an upper bound.
+_MOST_ATTEMPTS = 64
 
 
 def epsilon_after(rounds: Rounds, delta: float, *, step: float | None = None) -> float:
@@ -65,14 +67,20 @@ def _epsilon_after(
         return groups[0][0].epsilon(delta)
     spread = _Spread(groups, delta)
     if step is not None:
-        return float(spread.compose(step).get_epsilon_for_delta(delta))
-    step = spread.lattice_step()
-    while True:
-        epsilon = float(spread.compose(step).get_epsilon_for_delta(delta))
+        return _bounded(spread.compose(step).get_epsilon_for_delta(delta))
+    step, epsilon = spread.lattice_step(), math.inf
+    for _ in range(_MOST_ATTEMPTS):
+        epsilon = _bounded(spread.compose(step).get_epsilon_for_delta(delta))
         wanted = max(_EPSILON_SHARE * epsilon, spread.finest_step)
         if step <= wanted or epsilon == 0:
-            return epsilon
+            break
         step /= 2 ** math.ceil(math.log2(step / wanted))
+    return epsilon
+
+
+def _bounded(value: float, most: float = math.inf) -> float:
+    """Return the value; ``most``, which bounds everything, if it is larger or undefined."""
+    return float(value) if value <= most else most
 
 
 def delta_after(rounds: Rounds, epsilon: float) -> float:
@@ -84,15 +92,16 @@ def delta_after(rounds: Rounds, epsilon: float) -> float:
     if groups[0][1] == len(groups) == 1:
         return groups[0][0].delta(epsilon)
     # The lattice is cut to a δ, which is what we look for: go down until it was small enough.
-    aim = 1e-5
-    while True:
+    aim, reached = 1e-5, 1.0
+    for _ in range(_MOST_ATTEMPTS):
         spread = _Spread(groups, aim)
         step = min(spread.lattice_step(), _EPSILON_SHARE * epsilon or math.inf)
         composed = spread.compose(max(step, spread.finest_step))
-        reached = float(composed.get_delta_for_epsilon(epsilon))
+        reached = _bounded(composed.get_delta_for_epsilon(epsilon), 1.0)
         if reached >= aim or aim <= _SMALLEST_DELTA:
-            return min(1.0, reached)
+            break
         aim = max(reached / 10, _SMALLEST_DELTA)
+    return reached
 
 
 def merged(rounds: Iterable[tuple[Scheme, int]]) -> list[tuple[Scheme, int]]:
@@ -178,7 +187,11 @@ def _reach(scheme: Scheme, tail: float) -> float:
     coarse: Array = 1e-9 * 4.0 ** np.arange(16, dtype=np.float64)
     above = int(np.count_nonzero(scheme.delta(coarse) > tail))
     first = float(coarse[min(above, coarse.size - 1)])
-    while scheme.delta(first) > tail:
+    for _ in range(_MOST_ATTEMPTS):
+        if scheme.delta(first) <= tail:
+            break
         first *= 4
+    else:  # what lies beyond counts as infinite, however much it is
+        return first
     fine: Array = np.geomspace(first / 4, first, 16)
     return float(fine[np.argmax(scheme.delta(fine) <= tail)])

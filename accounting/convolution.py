@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
+from accounting import patience
 from accounting.basket import log_sum
 from accounting.losses import Losses
 
@@ -85,6 +86,7 @@ def _convolve(parts: Parts, size: int, order: float, index: npt.NDArray[np.int64
     largest: Array = np.ones(product.size)
     log_scale = 0.0
     for losses, count in parts:
+        patience.require()
         tilted, log_norm, roundings = _tilted(losses.mass, order)
         transform = fft.rfft(tilted, size)
         error = _ROUNDING * (_PER_STAGE * stages + roundings)
@@ -108,12 +110,14 @@ def _convolve(parts: Parts, size: int, order: float, index: npt.NDArray[np.int64
 def _power(base: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
     """Return base^count by squaring, several times as fast as numpy's power of complex numbers."""
     result = np.ones_like(base)
-    while count:
-        if count % 2:
-            result *= base
-        count //= 2
-        if count:
-            base = base * base
+    # A bound on rounding errors may become infinite, and then so does ε.
+    with np.errstate(over="ignore", invalid="ignore"):
+        while count:
+            if count % 2:
+                result *= base
+            count //= 2
+            if count:
+                base = base * base
     return result
 
 
@@ -157,6 +161,7 @@ def _log_moments(parts: Parts, orders: Array) -> Array:
     """Return log E e^(order·sum) for every order."""
     total: Array = np.zeros(orders.size)
     for losses, count in parts:
+        patience.require()
         index = np.flatnonzero(losses.mass)
         total += count * log_sum(np.log(losses.mass[index])[:, None] + index[:, None] * orders)
     return total

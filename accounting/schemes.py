@@ -17,7 +17,7 @@ from typing import ClassVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from accounting import validation
+from accounting import patience, validation
 from accounting.basket import excess, log_expm1, log_expm1_plus
 from accounting.binomial import binomial_window
 
@@ -29,6 +29,10 @@ LEAST_NOISE = 1e-6
 _VISIBLE_AFTER = 10.0
 # Elements of one work array: 2^18 doubles are 2 MB.
 _CHUNK = 1 << 18
+# The search for ε doubles from 1 up to 10¹⁸, far above what the least noise costs, and in steps of
+# at least 10⁻¹⁸ rounds up what it found.
+_MOST_DOUBLINGS = 60
+_LEAST_STEP = 1e-18
 
 
 class Direction(StrEnum):
@@ -100,6 +104,7 @@ class Scheme(ABC):
         Returns:
             δ in [0, 1], of the shape of ``epsilon``.
         """
+        patience.require()
         values = np.asarray(epsilon, dtype=np.float64)
         if np.isnan(values).any():
             raise ValueError("epsilon = nan is not a number.")
@@ -113,24 +118,33 @@ class Scheme(ABC):
         return float(delta[0]) if values.ndim == 0 else delta.reshape(values.shape)
 
     def epsilon(self, delta: float) -> float:
-        """Return the least ε ≥ 0 with δ(ε) ≤ delta, rounded up."""
+        """Return the least ε ≥ 0 with δ(ε) ≤ delta, rounded up; ∞ if there is none to be found."""
         validation.require_delta(delta)
         if self.delta(0.0) <= delta:
             return 0.0
         from scipy import optimize
 
-        high = 1.0
-        while self.delta(high) > delta:
-            high *= 2
+        for high in (2.0**doublings for doublings in range(_MOST_DOUBLINGS)):
+            if self.delta(high) <= delta:
+                break
+        else:
+            return math.inf
 
         def log_excess(value: float) -> float:
             return math.log(max(self.delta(value), 5e-324)) - math.log(delta)
 
-        root = float(optimize.brentq(log_excess, 0.0, high, xtol=1e-18, rtol=1e-13, maxiter=1000))
-        step = 1e-13 * root
-        while self.delta(root) > delta:
+        root = float(
+            optimize.brentq(
+                log_excess, 0.0, high, xtol=_LEAST_STEP, rtol=1e-13, maxiter=1000, disp=False
+            )
+        )
+        # Where δ(0) is hardly above delta the root is 0, so the step must not be a share of it.
+        step = max(1e-13 * root, _LEAST_STEP)
+        while root < high:
+            if self.delta(root) <= delta:
+                return root
             root, step = root + step, 2 * step
-        return root
+        return high
 
     def _signed(self, epsilon: Array, direction: Direction) -> Array:
         result = np.empty_like(epsilon)
@@ -261,6 +275,7 @@ class Certified(Scheme):
         rows = max(1, _CHUNK // max(1, counts.size))
         distances = (counts + 1 if direction is Direction.REMOVE else counts).astype(np.float64)
         for start in range(0, epsilon.size if counts.size else 0, rows):
+            patience.require()
             part = slice(start, start + rows)
             top, sits_out, near = participation_terms(epsilon[part], self.p, self.q, direction)
             values = excess(
