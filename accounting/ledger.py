@@ -222,7 +222,7 @@ class Ledger:
         if budget.epsilon == 0:
             return rounds > 0
         known = [(tally.terms, tally.committed) for tally in self.tallies()]
-        return epsilon_after([*known, (terms, rounds)], delta) > epsilon
+        return not epsilon_after([*known, (terms, rounds)], delta) <= epsilon
 
     def tallies(self) -> list[Tally]:
         """Return every experiment in sum."""

@@ -110,6 +110,8 @@ class Participant:
         with self._working:
             try:
                 self._model_of(terms)
+            except RefusedError:
+                raise
             except Exception as error:  # the owner's model may fail in any way
                 raise RefusedError(Refusal.MODEL, str(error)) from error
         if terms.mode.is_private:
@@ -230,7 +232,7 @@ class Participant:
             raise LedgerError(f"{key} is not enrolled at the price that the policy implies.")
         budget = self.policy.budget
         committed = self.ledger.committed(budget.delta)
-        if committed > budget.epsilon * (1 + _BUDGET_TOLERANCE):
+        if not committed <= budget.epsilon * (1 + _BUDGET_TOLERANCE):
             raise BudgetExceededError(
                 f"epsilon = {committed:.6g} is committed at delta = {budget.delta:g}, but the "
                 f"policy's budget is {budget.epsilon:g} now."
@@ -304,7 +306,8 @@ class Participant:
         """Return the model, the last one if it is the same; a server may name many."""
         name = (terms.model, terms.classes)
         if self._model is None or self._model_name != name:
-            self._model, self._model_name = build_fitting_model(terms, self._data), name
+            most = self.policy.most_parameters
+            self._model, self._model_name = build_fitting_model(terms, self._data, most), name
         return self._model
 
 

@@ -22,6 +22,9 @@ class Refusal(Enum):
     SAMPLING = "The sampling rate q is larger than this client allows."
     CLIPPING = "The clip norm is larger than this client allows."
     NOISE = "The noise multiplier is smaller than this client allows."
+    EXTENT = "The rounds, classes or parameters are more than this client allows."
+    EXPERIMENTS = "This client takes part in no more experiments."
+    PRICE = "The price of these terms takes this client too long to compute."
     BUDGET = "The planned rounds do not fit this client's privacy budget."
     LEDGER = "This client's ledger is not in order."
     MODEL = "This client cannot run this model on its data."
@@ -62,6 +65,14 @@ class Share:
 
 
 BUILT_IN_MODELS = frozenset({"digits", "paper-cnn"})
+_MOST = (
+    "most_rounds",
+    "most_rounds_per_invitation",
+    "most_classes",
+    "most_parameters",
+    "most_experiments",
+    "most_open_experiments",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +90,13 @@ class Policy:
         largest_clip_norm: Largest clip norm.
         least_noise_multiplier: Least noise multiplier.
         budget: What may be lost in all, over all experiments.
+        most_rounds: Most rounds of one experiment.
+        most_rounds_per_invitation: Most coins that one message may ask for.
+        most_classes: Most classes of a model.
+        most_parameters: Most parameters of a model.
+        most_experiments: Most experiments that the ledger ever takes.
+        most_open_experiments: Most of them that may have rounds left to play at a time.
+        pricing_seconds: How long the processor may compute the price of an experiment.
         models: Models that may run here; a name of the form ``package.module:function`` is code
             of the owner's own, which a server can only call if it is listed.
         share: Part of a public data set that stands for this client's data.
@@ -95,6 +113,13 @@ class Policy:
     largest_clip_norm: float
     least_noise_multiplier: float
     budget: Budget
+    most_rounds: int = 1_000_000
+    most_rounds_per_invitation: int = 10_000
+    most_classes: int = 10_000
+    most_parameters: int = 10_000_000
+    most_experiments: int = 10_000
+    most_open_experiments: int = 100
+    pricing_seconds: float = 30.0
     models: frozenset[str] = BUILT_IN_MODELS
     share: Share | None = None
     insecure_seed: int | None = None
@@ -110,6 +135,9 @@ class Policy:
             raise ValueError(
                 f"least_noise_multiplier = {self.least_noise_multiplier} must be at least 0."
             )
+        for field in _MOST:
+            validation.require_count(field, getattr(self, field), least=1)
+        validation.require_positive("pricing_seconds", self.pricing_seconds)
         if not self.modes:
             raise ValueError(f"modes is empty; allow at least one of {', '.join(Mode)}.")
         if not self.models:
@@ -126,16 +154,24 @@ class Policy:
         if terms.mode not in self.modes:
             allowed = ", ".join(sorted(self.modes))
             raise RefusedError(Refusal.MODE, f"mode {terms.mode} is not among {allowed}")
-        if terms.p > self.largest_p:
+        # Written so that nan, which is neither above nor below a limit, is refused.
+        if not terms.p <= self.largest_p:
             raise RefusedError(Refusal.PARTICIPATION, f"p = {terms.p} > {self.largest_p}")
-        if terms.q > self.largest_q:
+        if not terms.q <= self.largest_q:
             raise RefusedError(Refusal.SAMPLING, f"q = {terms.q} > {self.largest_q}")
-        if terms.mode.is_private and terms.clip_norm > self.largest_clip_norm:
+        if terms.mode.is_private and not terms.clip_norm <= self.largest_clip_norm:
             detail = f"clip norm = {terms.clip_norm} > {self.largest_clip_norm}"
             raise RefusedError(Refusal.CLIPPING, detail)
-        if terms.mode.is_private and terms.noise_multiplier < self.least_noise_multiplier:
+        if terms.mode.is_private and not terms.noise_multiplier >= self.least_noise_multiplier:
             detail = f"noise multiplier = {terms.noise_multiplier} < {self.least_noise_multiplier}"
             raise RefusedError(Refusal.NOISE, detail)
+        for what, value, most in (
+            ("rounds", terms.rounds, self.most_rounds),
+            ("rounds_per_invitation", terms.rounds_per_invitation, self.most_rounds_per_invitation),
+            ("classes", terms.classes, self.most_classes),
+        ):
+            if not value <= most:
+                raise RefusedError(Refusal.EXTENT, f"{what} = {value} > most_{what} = {most}")
         if terms.model not in self.models:
             allowed = ", ".join(sorted(self.models))
             raise RefusedError(Refusal.MODEL, f"model {terms.model!r} is not among {allowed}")
@@ -153,7 +189,8 @@ def load_policy(path: Path) -> Policy:
     """
     table = read_toml(path)
     where = f"The policy {path}"
-    known = (*_REQUIRED, *_LIMITS, "budget", "models", "share", "insecure_seed")
+    optional = (*_MOST, "pricing_seconds", "insecure_seed")
+    known = (*_REQUIRED, *_LIMITS, *optional, "budget", "models", "share")
     require_known_keys(table, known, (*_REQUIRED, *_LIMITS, "budget"), where)
     budget = _table(table, "budget", ("epsilon", "delta"), ("epsilon", "delta"), where)
     share = {}
@@ -175,7 +212,7 @@ def load_policy(path: Path) -> Policy:
             budget=Budget(**budget),
             models=frozenset(table.get("models", BUILT_IN_MODELS)),
             share=Share(**share) if share else None,
-            insecure_seed=table.get("insecure_seed"),
+            **{key: table[key] for key in optional if key in table},
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where} cannot be used: {error}") from None

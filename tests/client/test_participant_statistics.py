@@ -34,6 +34,7 @@ def test_participation_follows_p_and_no_other_probability(owner: Any, make_terms
     terms = make_terms(
         Mode.TRUSTED, rounds=rounds, rounds_per_invitation=rounds, noise_multiplier=50.0
     )
+    owner.change(most_rounds_per_invitation=rounds)
     participant = enrolled(owner.open(), terms)
     joined = sum(participant.flip(terms, range(1, rounds + 1)))
     assert binomial_p_value(joined, rounds, 0.5) > LEVEL

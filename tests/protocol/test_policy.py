@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -83,6 +84,8 @@ WEAKER = [
     ({"noise_multiplier": 1.4999999}, Refusal.NOISE),
     ({"model": "paper-cnn-2"}, Refusal.MODEL),
     ({"model": "os:system"}, Refusal.MODEL),
+    ({"rounds": 1_000_000, "rounds_per_invitation": 10_001}, Refusal.EXTENT),
+    ({"classes": 10_001}, Refusal.EXTENT),
 ]
 
 
@@ -102,6 +105,43 @@ def test_without_privacy_p_and_q_still_bind_and_noise_does_not() -> None:
     with pytest.raises(RefusedError) as caught:
         open_minded.require(terms(**bare, p=0.6))
     assert caught.value.refusal is Refusal.PARTICIPATION
+
+
+@pytest.mark.parametrize(
+    ("field", "refusal"),
+    [
+        ("p", Refusal.PARTICIPATION),
+        ("q", Refusal.SAMPLING),
+        ("clip_norm", Refusal.CLIPPING),
+        ("noise_multiplier", Refusal.NOISE),
+        ("rounds", Refusal.EXTENT),
+        ("rounds_per_invitation", Refusal.EXTENT),
+        ("classes", Refusal.EXTENT),
+    ],
+)
+def test_what_is_not_a_number_keeps_to_no_limit(field: str, refusal: Refusal) -> None:
+    asked = terms()
+    object.__setattr__(asked, field, math.nan)  # which no terms let in
+    with pytest.raises(RefusedError) as caught:
+        policy().require(asked)
+    assert caught.value.refusal is refusal
+
+
+@pytest.mark.parametrize("field", ["largest_p", "largest_q", "largest_clip_norm"])
+def test_a_limit_that_is_not_a_number_allows_nothing(field: str) -> None:
+    ours = policy()
+    object.__setattr__(ours, field, math.nan)
+    with pytest.raises(RefusedError):
+        ours.require(terms())
+
+
+@pytest.mark.parametrize("field", ["p", "q", "clip_norm", "noise_multiplier", "learning_rate"])
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_terms_with_figures_that_are_none_are_no_terms(field: str, value: str) -> None:
+    fields = {**terms().to_fields(), field: 0.123456789}
+    text = json.dumps(fields).replace("0.123456789", value)
+    with pytest.raises(ValueError, match=r"must|not a probability"):
+        Terms.from_json(text)
 
 
 @pytest.mark.parametrize("refusal", Refusal)
@@ -215,6 +255,13 @@ def test_no_limit_has_a_silent_default(tmp_path: Path, key: str) -> None:
         ({"largest_clip_norm": "big"}, "largest_clip_norm = 'big' must be a number"),
         ({"least_noise_multiplier": -1}, "least_noise_multiplier = -1 must be at least 0"),
         ({"least_noise_multiplier": math.nan}, "least_noise_multiplier = nan must be at least 0"),
+        ({"most_rounds": 0}, "most_rounds = 0 must be an integer of at least 1"),
+        ({"most_classes": math.nan}, "most_classes = nan must be an integer of at least 1"),
+        ({"most_parameters": 1.5}, "most_parameters = 1.5 must be an integer"),
+        ({"most_experiments": True}, "most_experiments = True must be a number"),
+        ({"most_open_experiments": -1}, "most_open_experiments = -1 must be an integer"),
+        ({"pricing_seconds": math.nan}, "pricing_seconds = nan must be a finite number above 0"),
+        ({"pricing_seconds": math.inf}, "pricing_seconds = inf must be a finite number above 0"),
         ({"modes": []}, "modes is empty; allow at least one of trusted"),
         ({"modes": ["trustd"]}, "mode = 'trustd' is unknown; choose one of"),
         ({"modes": "trusted"}, "modes must be a list of texts"),
