@@ -6,9 +6,6 @@ certificates that expire soon or are for other names: keys and certificates (int
 a policy and an empty ledger in its own volumes. The clients' data is
 scikit-learn's digits, shared out among them; an owner puts a data set and a policy of their own
 into the volume.
-
-Options come from the environment: ``COINFLOWER_MODE``, ``COINFLOWER_CLIENTS``,
-``COINFLOWER_ROUNDS``, ``COINFLOWER_NAMES`` (further names of the gateway, with commas between).
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +23,7 @@ import tomli_w
 
 from accounting.ledger import Ledger
 from deploy.cli_output import complain, say
+from deploy.compose_options import Options
 from deploy.errors import DeploymentError
 from deploy.gateway import LIMITS, largest_body, render_limit
 from deploy.key_files import load_certificate, write_file
@@ -43,52 +40,20 @@ from deploy.keys import (
 )
 from deploy.registry import FOLDER as NODES
 from deploy.registry import Registry
-from protocol.terms import Mode, parse_mode
+from protocol.policy import load_policy
+from protocol.terms import Mode
 from server.settings import load_settings, save_settings
 
 USER = 10001
 """Numeric user and group of the containers."""
-
-OWN_CLIENTS = 3
-"""Clients that the compose file names; those beyond share the volume and the secret ``extra``."""
 
 POLICY, LEDGER = "policy.toml", "ledger.db"
 SETTINGS = "settings.toml"
 SERVER_HOME = Path("/var/lib/coinflower")
 SUPERLINK = "superlink"
 AUTHORITY = "authority"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the cluster is to be.
-
-    Attributes:
-        mode: Privacy mode.
-        clients: Number of clients.
-        rounds: Number of rounds.
-        names: Names and addresses of the gateway, besides its own.
-    """
-
-    mode: Mode
-    clients: int
-    rounds: int
-    names: tuple[str, ...]
-
-    @classmethod
-    def read(cls, environment: Mapping[str, str]) -> Options:
-        """Return the options that environment variables state.
-
-        Raises:
-            ValueError: Naming the variable and what is wrong with it.
-        """
-        names = environment.get("COINFLOWER_NAMES", "").split(",")
-        return cls(
-            mode=parse_mode(environment.get("COINFLOWER_MODE", "trusted")),
-            clients=_count(environment, "COINFLOWER_CLIENTS", OWN_CLIENTS),
-            rounds=_count(environment, "COINFLOWER_ROUNDS", 1),
-            names=tuple(name.strip() for name in names if name.strip()),
-        )
+# Budget of a client for which none is stated: enough for the demonstration.
+_EPSILON, _DELTA = 3.0, 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +72,11 @@ class Place:
 
     def secret(self, index: int) -> Path:
         """The secret of a client, counted from 1."""
-        return self.secrets / (f"client-{index}" if index <= OWN_CLIENTS else "extra")
+        return self.secrets / f"client-{index}"
 
     def data(self, index: int) -> Path:
         """Where a client's policy and data are."""
-        name = f"client-{index}"
-        return self.clients / (name if index <= OWN_CLIENTS else f"extra/{name}") / "data"
+        return self.clients / f"client-{index}" / "data"
 
     def ledger(self, index: int) -> Path:
         """Where a client's ledger is."""
@@ -120,10 +84,8 @@ class Place:
 
     def handed_out(self) -> list[Path]:
         """Every volume and secret that containers get to see."""
-        own = range(1, OWN_CLIENTS + 1)
         secrets = [one for one in self.secrets.iterdir() if one.is_dir() and one.name != AUTHORITY]
-        volumes = [folder(index) for index in own for folder in (self.data, self.ledger)]
-        return [self.server, self.clients / "extra", *volumes, *secrets]
+        return [self.server, *self.clients.glob("client-*/*"), *secrets]
 
 
 def set_up(options: Options, place: Place) -> list[str]:
@@ -135,11 +97,11 @@ def set_up(options: Options, place: Place) -> list[str]:
     settings = place.server / SETTINGS
     if settings.exists():
         _require_same(options, settings)
-        _require_ledgers(options, place)
+        _require_all_there(options, place)
+    _require_budgets(options, place)
     told = _make_keys(options, place)
-    missing = [i for i in range(1, options.clients + 1) if not (place.data(i) / POLICY).exists()]
-    if missing or not settings.exists():
-        told += _make_federation(options, place, missing)
+    if not settings.exists():
+        told += _make_federation(options, place)
     # Made anew each time: the owner of the settings may have chosen another model.
     limit = render_limit(largest_body(load_settings(settings).terms))
     write_file(place.secrets / "gateway" / LIMITS, f"{limit}\n".encode(), mode=0o644)
@@ -160,13 +122,34 @@ def _require_same(options: Options, settings: Path) -> None:
             )
 
 
-def _require_ledgers(options: Options, place: Place) -> None:
+def _require_all_there(options: Options, place: Place) -> None:
     for index in range(1, options.clients + 1):
-        if not (place.ledger(index) / LEDGER).exists():
-            raise ValueError(
-                f"The ledger of client-{index} is gone, and a new one would forget what was spent; "
-                "restore its volume, or begin everything anew after: docker compose down --volumes"
-            )
+        for what, path, would in (
+            ("ledger", place.ledger(index) / LEDGER, "forget what was spent"),
+            ("policy", place.data(index) / POLICY, "allow more than its owner did"),
+        ):
+            if not path.exists():
+                raise ValueError(
+                    f"The {what} of client-{index} is gone, and a new one would {would}; restore "
+                    "its volume, or begin everything anew after: docker compose down --volumes"
+                )
+
+
+def _require_budgets(options: Options, place: Place) -> None:
+    """Refuse budgets that are larger than what is stated; owners may have smaller ones."""
+    limits = {"EPSILON": options.epsilon, "DELTA": options.delta}
+    if limits == {"EPSILON": None, "DELTA": None}:
+        return
+    for path in sorted(place.clients.glob(f"client-*/data/{POLICY}")):
+        budget = load_policy(path).budget
+        for name, limit in limits.items():
+            granted = {"EPSILON": budget.epsilon, "DELTA": budget.delta}[name]
+            if limit is not None and not granted <= limit:
+                raise ValueError(
+                    f"The policy of {path.parents[1].name} grants {name.lower()} = {granted:g}, "
+                    f"more than COINFLOWER_{name} = {limit:g}; its owner may lower it in "
+                    f"{POLICY}, or leave out the variable."
+                )
 
 
 def _make_keys(options: Options, place: Place) -> list[str]:
@@ -225,7 +208,7 @@ def _certify(authority: Path, folder: Path, names: tuple[str, ...]) -> None:
             write_file(folder / made.name, made.read_bytes(), mode=made.stat().st_mode & 0o777)
 
 
-def _make_federation(options: Options, place: Place, missing: list[int]) -> list[str]:
+def _make_federation(options: Options, place: Place) -> list[str]:
     from deploy.cluster import Plan, prepare
 
     plan = Plan(
@@ -238,8 +221,8 @@ def _make_federation(options: Options, place: Place, missing: list[int]) -> list
         q=0.2,
         clip_norm=1.0,
         sigma=None,
-        epsilon=3.0,
-        delta=1e-3,
+        epsilon=_EPSILON if options.epsilon is None else options.epsilon,
+        delta=_DELTA if options.delta is None else options.delta,
         rounds=options.rounds,
         rounds_per_invitation=min(10, options.rounds),
         model=None,
@@ -250,23 +233,22 @@ def _make_federation(options: Options, place: Place, missing: list[int]) -> list
     told = []
     with tempfile.TemporaryDirectory() as name:
         cluster = prepare(plan, Path(name) / "cluster")
-        for index in missing:
-            policy = tomllib.loads(cluster.policies[index - 1].read_text())
-            _make_client(place, index, policy)
-            told.append(f"Made a policy and an empty ledger for client-{index}.")
+        for index, path in enumerate(cluster.policies, start=1):
+            if not (place.data(index) / POLICY).exists():
+                _make_client(place, index, tomllib.loads(path.read_text()))
+                told.append(f"Made a policy and an empty ledger for client-{index}.")
         settings = place.server / SETTINGS
-        if not settings.exists():
-            prepared = replace(
-                load_settings(cluster.settings),
-                state=SERVER_HOME / "run",
-                least_clients=min(2, options.clients),
-                patience_seconds=600.0,
-                reply_seconds=20.0,
-            )
-            draft = settings.with_suffix(".draft")
-            save_settings(prepared, draft)
-            draft.replace(settings)
-            told.append(f"Made the settings of a run of {options.rounds} rounds.")
+        prepared = replace(
+            load_settings(cluster.settings),
+            state=SERVER_HOME / "run",
+            least_clients=min(2, options.clients),
+            patience_seconds=600.0,
+            reply_seconds=20.0,
+        )
+        draft = settings.with_suffix(".draft")
+        save_settings(prepared, draft)
+        draft.replace(settings)
+        told.append(f"Made the settings of a run of {options.rounds} rounds.")
     return told
 
 
@@ -285,13 +267,6 @@ def _give_away(folder: Path) -> None:
     """Make the containers' user the owner of a folder and all below it."""
     for path in (folder, *folder.rglob("*")):
         os.chown(path, USER, USER, follow_symlinks=False)
-
-
-def _count(environment: Mapping[str, str], name: str, least: int) -> int:
-    text = environment.get(name, "")
-    if not text.isdigit() or int(text) < least:
-        raise ValueError(f"{name} = {text!r} must be a whole number of at least {least}.")
-    return int(text)
 
 
 def main() -> None:

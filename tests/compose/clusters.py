@@ -101,17 +101,12 @@ class ComposeCluster:
 
     @property
     def policies(self):
-        """The clients' policies, those with volumes of their own first."""
-        own = self._volumes.glob(f"{self.project}_client-*-data/_data/policy.toml")
-        return [*sorted(own), *sorted(self.volume("extra").glob("client-*/data/policy.toml"))]
+        """The clients' policies, in order."""
+        return sorted(self._volumes.glob(f"{self.project}_client-*-data/_data/policy.toml"))
 
     def ledger(self, index):
         """Return a copy of a client's ledger: the client may be writing to its own."""
-        policy = self.policies[index]
-        if policy.parent.name == "data":
-            original = policy.parents[1] / "ledger" / "ledger.db"
-        else:
-            original = self.volume(f"client-{index + 1}-ledger") / "ledger.db"
+        original = self.volume(f"client-{index + 1}-ledger") / "ledger.db"
         copies = self._copies / self.project / str(index)
         shutil.rmtree(copies, ignore_errors=True)
         copies.mkdir(parents=True)

@@ -5,6 +5,9 @@ import time
 import numpy as np
 from clusters import charges, check_nothing_lost
 
+from deploy.compose_clients import write
+from protocol.policy import load_policy
+
 ROUNDS = 30
 CLIENTS = ("client-1", "client-2", "client-3")
 ASK = """
@@ -100,14 +103,20 @@ def test_faults_lose_no_round_and_charge_none_twice(cluster, engine):
     assert disturbed.model()
 
 
-def test_more_clients_that_do_not_trust_the_server(cluster):
-    files = ("--file", "docker-compose.yml", "--file", "docker-compose.untrusted.yml")
-    many = cluster(*files, "--profile", "more", COINFLOWER_CLIENTS="5", COINFLOWER_ROUNDS="5")
+def test_more_clients_that_do_not_trust_the_server(cluster, context):
+    write(context, 5)
+    names = ("docker-compose.yml", "docker-compose.clients.yml", "docker-compose.untrusted.yml")
+    files = [word for name in names for word in ("--file", name)]
+    many = cluster(*files, COINFLOWER_ROUNDS="5", COINFLOWER_EPSILON="2")
     many.wait_for_all(5)
-    many.up("--scale", "extra=2")
+    many.up()
     many.await_end()
     assert str(many.terms.mode) == "untrusted"
     assert all(row["available"] == 5 for row in many.rounds())
     histories = many.histories()
     assert [sorted(charges(one)) for one in histories] == [list(range(1, 6))] * 5
     assert [sum(entry.kind == "answer" for entry in one) for one in histories] == [5] * 5
+    assert {load_policy(path).budget.epsilon for path in many.policies} == {2.0}
+    seen = many.compose("exec", "-T", "client-5", "ls", "/run/secrets", "/run/secrets/client-5")
+    assert set(seen.split()) >= {"client-5", "client-5.key"}
+    assert "client-4" not in seen

@@ -15,7 +15,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploy.cli import app
-from deploy.compose_setup import OWN_CLIENTS, USER
+from deploy.compose_clients import OWN_CLIENTS, render
+from deploy.compose_setup import USER
 from deploy.engine import CACHE, EngineError, install_plugins
 
 ROOT = Path(__file__).parents[2]
@@ -24,9 +25,13 @@ COMPOSE = ROOT / "docker-compose.yml"
 OVERRIDE = ROOT / "docker-compose.untrusted.yml"
 DOCKERFILES = [ROOT / "deploy" / "Dockerfile", ROOT / "deploy" / "gateway" / "Dockerfile"]
 PROJECT = yaml.safe_load(COMPOSE.read_text())
-SERVICES = PROJECT["services"]
+MORE = yaml.safe_load(render(COMPOSE.read_text(), 12))
+SETUP = PROJECT["services"]["setup"]
+SERVICES = PROJECT["services"] | {
+    name: service for name, service in MORE["services"].items() if name != "setup"
+}
 LASTING = {name: service for name, service in SERVICES.items() if name != "setup"}
-CLIENTS = [f"client-{index}" for index in range(1, OWN_CLIENTS + 1)]
+CLIENTS = [f"client-{index}" for index in range(1, 13)]
 
 
 def run(*command):
@@ -34,23 +39,31 @@ def run(*command):
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_compose_files_keep_to_the_schema():
+@pytest.fixture
+def more(tmp_path):
+    """Return a written file with further clients."""
+    path = tmp_path / "docker-compose.clients.yml"
+    path.write_text(render(COMPOSE.read_text(), 12))
+    return path
+
+
+def test_the_compose_files_keep_to_the_schema(more):
     code, told = run(
         sys.executable,
         *("-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"),
-        *(str(COMPOSE), str(OVERRIDE)),
+        *(str(COMPOSE), str(OVERRIDE), str(more)),
     )
     assert code == 0, told
 
 
-def test_docker_compose_understands_the_files():
+def test_docker_compose_understands_the_files(more):
     try:
         compose = install_plugins(CACHE) / "cli-plugins" / "docker-compose"
     except EngineError as error:
         pytest.skip(f"docker compose cannot be had: {error}")
-    for files in ([COMPOSE], [COMPOSE, OVERRIDE]):
+    for files in ([COMPOSE], [COMPOSE, OVERRIDE], [COMPOSE, more, OVERRIDE]):
         options = [word for file in files for word in ("--file", str(file))]
-        code, told = run(str(compose), *options, "--profile", "more", "config", "-q")
+        code, told = run(str(compose), *options, "config", "-q")
         assert code == 0, told
 
 
@@ -64,8 +77,7 @@ def coinflower_calls():
     """Every call of coinflower in the compose file, as the words after its name."""
     for name, service in SERVICES.items():
         if "coinflower" in service["image"] and name not in ("gateway", "setup"):
-            prefix = ["client", "policy.toml", "--private-key"] if "entrypoint" in service else []
-            yield f"{name} command", prefix + service["command"]
+            yield f"{name} command", service["command"]
 
 
 @pytest.mark.parametrize(("where", "words"), list(coinflower_calls()), ids=str)
@@ -105,7 +117,7 @@ def test_networks_lead_from_clients_to_the_gateway_to_the_server_only():
     assert all(PROJECT["networks"][name]["internal"] for name in ("nodes", "inside"))
     reach = {name: set(service.get("networks", [])) for name, service in SERVICES.items()}
     assert reach["server"] == {"inside"}
-    assert all(reach[name] == {"nodes"} for name in (*CLIENTS, "extra"))
+    assert all(reach[name] == {"nodes"} for name in CLIENTS)
     assert reach["setup"] == set()
     assert SERVICES["setup"]["network_mode"] == "none"
 
@@ -118,6 +130,7 @@ def test_a_container_may_do_no_more_than_it_must(name):
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "privileged" not in service
     assert "healthcheck" in service
+    assert service["ulimits"] == {"core": 0}
     assert service.get("user", f"{USER}:{USER}") == f"{USER}:{USER}"
 
 
@@ -148,8 +161,11 @@ def test_secrets_are_files_and_each_service_gets_its_own_only():
         assert "environment" not in service
         shown = re.findall(r"/run/secrets/([a-z0-9-]+)", str(service))
         assert set(shown) <= {name}
-        folder = ROOT / PROJECT["secrets"][name]["file"]
-        assert (folder / ".gitkeep").exists(), "docker needs the folder before keys are made"
+        if name in PROJECT["services"]:
+            folder = ROOT / PROJECT["secrets"][name]["file"]
+            assert (folder / ".gitkeep").exists(), "docker needs the folder before keys are made"
+        else:
+            assert MORE["secrets"][name]["file"] == f"./deploy/secrets/{name}"
     assert "deploy/secrets" in (ROOT / ".dockerignore").read_text().splitlines()
 
 
@@ -159,6 +175,57 @@ def test_clients_share_no_volume():
     }
     for name in CLIENTS:
         assert volumes[name] == {f"{name}-data", f"{name}-ledger"}
+
+
+def test_further_clients_are_like_those_of_the_compose_file():
+    names = CLIENTS[OWN_CLIENTS:]
+    assert list(MORE["services"]) == ["setup", *names]
+    assert list(MORE["secrets"]) == names
+    assert [*PROJECT["volumes"], *MORE["volumes"]] == ["server"] + [
+        f"{name}-{kind}" for name in CLIENTS for kind in ("data", "ledger")
+    ]
+    model = str(SERVICES["client-1"])
+    for name in CLIENTS:
+        assert str(SERVICES[name]) == model.replace("client-1", name)
+    mounts = [*SETUP["volumes"], *MORE["services"]["setup"]["volumes"]]
+    for volume in (*PROJECT["volumes"], *MORE["volumes"]):
+        assert sum(mount.startswith(f"{volume}:") for mount in mounts) == 1
+    assert SETUP["environment"]["COINFLOWER_CLIENTS"] == str(OWN_CLIENTS)
+    assert MORE["services"]["setup"]["environment"] == {"COINFLOWER_CLIENTS": "12"}
+
+
+@pytest.mark.parametrize("clients", [-1, 3, 201])
+def test_a_number_of_further_clients_that_makes_no_sense_is_refused(clients):
+    with pytest.raises(ValueError, match=f"clients = {clients} must be from 4 to 200"):
+        render(COMPOSE.read_text(), clients)
+
+
+def test_further_clients_are_written_with_folders_for_their_secrets(tmp_path):
+    shutil.copy(COMPOSE, tmp_path)
+    command = [sys.executable, "-I", str(ROOT / "deploy" / "compose_clients.py"), "5"]
+    done = subprocess.run([*command, "--folder", tmp_path], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    written = yaml.safe_load((tmp_path / "docker-compose.clients.yml").read_text())
+    for name in ("client-4", "client-5"):
+        assert name in written["services"]
+        assert (tmp_path / "deploy" / "secrets" / name).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.parent.name)
+def test_a_base_image_can_be_named_by_digest_and_is_recorded(file):
+    lines = file.read_text().splitlines()
+    start = lines.index("FROM ${BASE}")
+    assert lines[start - 1].startswith("ARG BASE=")
+    assert "ARG BASE" in lines[start:]
+    assert "LABEL org.opencontainers.image.base.name=${BASE}" in lines[start:]
+    default = lines[start - 1].removeprefix("ARG BASE=")
+    builds = [service["build"] for service in SERVICES.values() if "build" in service]
+    (stated,) = (
+        build["args"]["BASE"]
+        for build in builds
+        if (ROOT / build["context"] / build.get("dockerfile", "Dockerfile")).samefile(file)
+    )
+    assert stated.endswith(f":-{default}}}")
 
 
 def test_the_image_pins_every_dependency_and_no_tool():

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from accounting.composition import epsilon_after
 from accounting.ledger import Ledger
 from deploy import keys
-from deploy.compose_setup import Options, Place, set_up
-from deploy.compose_slot import claim
+from deploy.compose_options import Options
+from deploy.compose_setup import Place, set_up
 from deploy.keys import list_items, require_server_files
 from deploy.registry import Registry
 from protocol.policy import load_policy
@@ -135,11 +136,73 @@ def test_a_number_of_clients_that_is_none_is_refused(value):
         Options.read({"COINFLOWER_CLIENTS": value, "COINFLOWER_ROUNDS": "1"})
 
 
-def test_equal_clients_take_different_places(tmp_path):
-    for name in ("client-4", "client-5"):
-        (tmp_path / name).mkdir()
-    assert [claim(tmp_path), claim(tmp_path), claim(tmp_path)] == [
-        tmp_path / "client-4",
-        tmp_path / "client-5",
-        None,
-    ]
+def test_clients_share_neither_secret_nor_volume(made):
+    place, _ = made
+    folders = [folder(i) for i in range(1, 5) for folder in (place.secret, place.data)]
+    assert len({folder.resolve() for folder in folders}) == 8
+    for index in range(1, 5):
+        keys_there = {path.stem for path in place.secret(index).glob("client-*")}
+        assert keys_there == {f"client-{index}"}
+    assert {place.secret(4), place.data(4), place.ledger(4)} <= set(place.handed_out())
+
+
+def test_a_policy_that_is_gone_is_not_replaced(made):
+    place, _ = made
+    policy = place.data(2) / "policy.toml"
+    aside = policy.rename(policy.with_suffix(".aside"))
+    try:
+        with pytest.raises(ValueError, match="policy of client-2 is gone, and a new one would all"):
+            set_up(OPTIONS, place)
+    finally:
+        aside.rename(policy)
+
+
+@pytest.mark.parametrize(
+    "stated", [{"epsilon": 0.5}, {"delta": 1e-6}, {"epsilon": 2, "delta": 1e-4}]
+)
+def test_a_stated_budget_is_that_of_every_client(tmp_path, stated):
+    place = Place(secrets=tmp_path / "s", server=tmp_path / "v", clients=tmp_path / "c")
+    place.server.mkdir()
+    set_up(replace(OPTIONS, **stated), place)
+    terms = load_settings(place.server / "settings.toml").terms
+    for index in range(1, 5):
+        policy = load_policy(place.data(index) / "policy.toml")
+        wanted = {"epsilon": 3.0, "delta": 1e-3, **stated}
+        assert vars(policy.budget) == wanted
+        policy.require(terms)
+        rounds = [(terms.round_cost(policy.declared_size), terms.rounds)]
+        assert epsilon_after(rounds, policy.budget.delta) <= policy.budget.epsilon
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"epsilon": 1.0}, "client-1 grants epsilon = 3, more than COINFLOWER_EPSILON = 1"),
+        ({"delta": 1e-5}, "client-1 grants delta = 0.001, more than COINFLOWER_DELTA = 1e-05"),
+    ],
+)
+def test_a_budget_stated_later_does_not_go_unheard(made, stated, words):
+    place, _ = made
+    before = contents(place)
+    with pytest.raises(ValueError, match=words):
+        set_up(replace(OPTIONS, **stated), place)
+    assert contents(place) == before
+    assert set_up(replace(OPTIONS, epsilon=4.0, delta=0.1), place) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("COINFLOWER_EPSILON", "one"),
+        ("COINFLOWER_EPSILON", "nan"),
+        ("COINFLOWER_EPSILON", "-1"),
+        ("COINFLOWER_DELTA", "0"),
+        ("COINFLOWER_DELTA", "1e-5x"),
+        ("COINFLOWER_MODE", "none"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused(variable, value):
+    sound = {"COINFLOWER_CLIENTS": "3", "COINFLOWER_ROUNDS": "1"}
+    name = variable.removeprefix("COINFLOWER_")
+    with pytest.raises(ValueError, match=f"(?i){name} = "):
+        Options.read({**sound, variable: value})
