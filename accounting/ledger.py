@@ -21,8 +21,10 @@ from typing import Self
 from accounting import ledger_file, ledger_rows, validation
 from accounting.coin import CoinSource, SecureCoin
 from accounting.composition import epsilon_after
+from accounting.ledger_conversion import convert
 from accounting.ledger_entries import Budget, Entry, Tally, terms_to_json
 from accounting.ledger_file import NOTHING_CHARGED, LedgerError
+from accounting.ledger_place import Place
 from accounting.ledger_verification import Verification, verify_file
 from accounting.schemes import Scheme
 
@@ -35,9 +37,14 @@ class Ledger:
     """An open ledger. Use `create` once per data set, `open` ever after."""
 
     def __init__(
-        self, path: Path, connection: sqlite3.Connection, coins: CoinSource | None = None
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        coins: CoinSource | None = None,
+        place: Place | None = None,
     ) -> None:
         self.path = path
+        self._place = place
         self._connection = connection
         self._coins = coins or SecureCoin()
         self._lock = threading.RLock()
@@ -68,15 +75,19 @@ class Ledger:
             read_only: For looking only.
         """
         path = Path(path)
-        ledger = cls(path, ledger_file.connect(path, read_only=read_only), coins)
+        connection = ledger_file.connect(path, read_only=read_only)
         try:
-            ledger.verify()
+            ledger = cls(path, connection, coins, None if read_only else Place.of(path))
+            entries = ledger.verify().entries
             if data_set is not None and ledger.data_set != data_set:
                 raise LedgerError(
                     f"The ledger {path} belongs to data set {ledger.data_set!r}, not {data_set!r}."
                 )
+            if not read_only:
+                with ledger_file.explained(path, NOTHING_CHARGED):
+                    convert(connection, path, entries)
         except BaseException:
-            ledger.close()
+            connection.close()
             raise
         return ledger
 
@@ -233,9 +244,10 @@ class Ledger:
 
     def history(self) -> Iterator[Entry]:
         """Yield every entry, oldest first."""
-        with ledger_file.explained(self.path):
-            for row in ledger_rows.entries(self._connection):
-                yield Entry.from_row(row)
+        with self._lock, ledger_file.explained(self.path):
+            # All at once: as long as one reads, nobody can write.
+            rows = list(ledger_rows.entries(self._connection))
+        yield from map(Entry.from_row, rows)
 
     def verify(self) -> Verification:
         """Check the file, the chain of hashes and the sums.
@@ -289,8 +301,19 @@ class Ledger:
     @contextlib.contextmanager
     def _transaction(self, if_it_fails: str) -> Iterator[None]:
         """Hold the write lock of file and object; commit durably, or change nothing."""
-        with self._bracket("BEGIN IMMEDIATE", "COMMIT", if_it_fails):
-            yield
+        try:
+            with self._bracket("BEGIN IMMEDIATE", "COMMIT", if_it_fails):
+                self._require_place(if_it_fails)
+                yield
+        except LedgerError:
+            self._require_place(if_it_fails)  # SQLite has other words for a file that was moved
+            raise
+        # Once more, before a coin's outcome leaves: the next client must find this very charge.
+        self._require_place("What was charged stays charged; nothing leaves.")
+
+    def _require_place(self, if_it_fails: str) -> None:
+        if self._place is not None:
+            self._place.require(if_it_fails)
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:

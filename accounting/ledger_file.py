@@ -1,14 +1,15 @@
-"""The ledger's SQLite file: layout, opening, and the chain of hashes.
+"""The ledger's SQLite file: making, opening, and the chain of hashes.
 
-The file is write-ahead logged and synced on every commit. Rows of ``entries`` are only ever added;
-each carries the hash of itself and of the row before it. ``tallies`` sums them up per experiment,
-so that asking what was spent does not read every round; verification recomputes it.
+The file keeps a rollback journal and is synced on every commit: when a commit returns, the file by
+itself holds everything. A copy of it that was taken in the middle of a write is found by
+verification, since entries, their index and their sums lie in different places. Ledgers of format 1
+kept a write-ahead log instead, beside which the file alone looks whole and is not;
+`accounting.ledger_conversion` ends that.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -18,10 +19,16 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-FORMAT = 1
-_APPLICATION_ID = 0x434F494E  # "COIN"
+from accounting.ledger_layout import (
+    APPLICATION_ID,
+    FORMAT,
+    LAYOUT,
+    LOGGED_AHEAD,
+)
+
 _BUSY_SECONDS = 60.0
-_LEAST_ROOM = 1 << 16  # bytes; the index of a write-ahead log takes half of it
+_LEAST_ROOM = 1 << 16  # bytes; a charge changes a few pages, which the journal holds once more
+_CHAIN = 1  # how hashes are made; has not changed with the file's format
 _FULL = "the disk is full; free some space"
 _READ_ONLY = "the file or its folder is read-only; make it writable for this user"
 
@@ -30,37 +37,6 @@ KEEP_IT = (
     "Keep the file. A backup that misses rounds understates what was spent: unless one is known to "
     "be complete, count the budget as spent (docs/data-owners.md)."
 )
-
-_LAYOUT = f"""
-PRAGMA application_id = {_APPLICATION_ID};
-PRAGMA user_version = {FORMAT};
-CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE entries (
-    seq INTEGER PRIMARY KEY,
-    kind TEXT NOT NULL CHECK (kind IN ('commit', 'charge', 'answer', 'release')),
-    experiment TEXT NOT NULL,
-    round INTEGER,
-    terms TEXT NOT NULL,
-    rounds INTEGER,
-    coin INTEGER,
-    secure INTEGER NOT NULL,
-    at TEXT NOT NULL,
-    hash TEXT NOT NULL
-);
-CREATE UNIQUE INDEX once_a_round ON entries (experiment, round, kind) WHERE round IS NOT NULL;
-CREATE TABLE tallies (
-    experiment TEXT PRIMARY KEY,
-    terms TEXT NOT NULL,
-    committed INTEGER NOT NULL,
-    charged INTEGER NOT NULL,
-    joined INTEGER NOT NULL,
-    secure INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TRIGGER entries_are_never_changed BEFORE UPDATE ON entries
-    BEGIN SELECT RAISE(ABORT, 'ledger entries are never changed'); END;
-CREATE TRIGGER entries_are_never_deleted BEFORE DELETE ON entries
-    BEGIN SELECT RAISE(ABORT, 'ledger entries are never deleted'); END;
-"""
 
 
 class LedgerError(Exception):
@@ -84,18 +60,28 @@ def create_file(path: Path, data_set: str) -> None:
     """
     if not data_set:
         raise LedgerError("A ledger needs the name of the data set that it guards.")
+    for remnant in (beside(path, "-journal"), beside(path, "-wal")):
+        if not path.exists() and _holds_changes(remnant):
+            raise LedgerError(
+                f"{remnant} belongs to a ledger that lay here and was never closed; put that "
+                "ledger back, or this file somewhere else."
+            )
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         connection = sqlite3.connect(draft, isolation_level=None)
         try:
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.executescript(_LAYOUT)
+            connection.execute("PRAGMA synchronous = EXTRA")
+            connection.executescript(LAYOUT)
             connection.executemany(
                 "INSERT INTO about VALUES (?, ?)",
-                [("data_set", data_set), ("created", now()), ("salt", secrets.token_hex(16))],
+                [
+                    ("data_set", data_set),
+                    ("created", now()),
+                    ("salt", secrets.token_hex(16)),
+                    *identity(),
+                ],
             )
-            _log_ahead(connection, path)
         finally:
             connection.close()
         os.link(draft, path)
@@ -105,8 +91,28 @@ def create_file(path: Path, data_set: str) -> None:
     except (OSError, sqlite3.Error) as error:
         raise LedgerError(f"The ledger {path} could not be created: {error}.") from None
     finally:
-        for leftover in (draft, *(draft.with_name(draft.name + end) for end in ("-wal", "-shm"))):
+        for leftover in (draft, beside(draft, "-journal")):
             leftover.unlink(missing_ok=True)
+
+
+def identity() -> list[tuple[str, str]]:
+    """Return what tells a ledger from all others: a public name, and a key that it alone has."""
+    return [("id", secrets.token_hex(16)), ("key", secrets.token_hex(32))]
+
+
+def beside(path: Path, ending: str) -> Path:
+    """Return where SQLite keeps a file that belongs to a ledger."""
+    real = path.resolve()
+    return real.with_name(real.name + ending)
+
+
+def _holds_changes(remnant: Path) -> bool:
+    """Whether SQLite would take something from this file; a journal that is done begins with 0."""
+    try:
+        with remnant.open("rb") as file:
+            return file.read(1) not in (b"", b"\0")
+    except OSError:
+        return False
 
 
 def _sync_folder(folder: Path) -> None:
@@ -132,23 +138,51 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     if path.stat().st_size == 0:
         raise LedgerCorruptError(f"The ledger {path} is an empty file. {KEEP_IT}")
     with explained(path, "" if read_only else NOTHING_CHARGED):
-        connection = _connection(path, read_only)
+        connection = _to_look(path) if read_only else _connection(path, "rw")
         try:
-            _check_kind(connection, path)
+            version = _check_kind(connection, path)
+            (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+            if mode == "wal" and version != LOGGED_AHEAD:
+                raise untrusted(
+                    path,
+                    "another program made it keep a write-ahead log, without which the file alone "
+                    'may miss entries; with all clients stopped, undo it by "PRAGMA journal_mode = '
+                    'DELETE"',
+                )
             if not read_only:
-                _log_ahead(connection, path)
-                connection.execute("PRAGMA synchronous = FULL")
+                _require_room(path)
+                connection.execute("PRAGMA synchronous = EXTRA")
+                if version != LOGGED_AHEAD:
+                    keep_journal(connection, path)
         except BaseException:
             connection.close()
             raise
     return connection
 
 
-def _connection(path: Path, read_only: bool) -> sqlite3.Connection:
-    mode = "ro" if read_only else "rw"
-    if read_only and not os.access(path.parent, os.W_OK) and not _log_of(path).exists():
-        # Without a write-ahead log there is nothing to coordinate with, and no way to either.
-        mode = "ro&immutable=1"
+def _to_look(path: Path) -> sqlite3.Connection:
+    """Connect without the means to write entries.
+
+    Where this user may write, SQLite may still undo what a killed process left half written.
+    """
+    writable = os.access(path, os.W_OK) and os.access(path.resolve().parent, os.W_OK)
+    connection = _connection(path, "rw" if writable else "ro")
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA schema_version")
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if writable or "unable to open" not in str(error) or beside(path, "-wal").exists():
+            raise
+        # Format 1 in a folder where no log can be made, but none is there to be read either.
+        return _connection(path, "ro&immutable=1")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connection(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(
         f"file:{_quoted(path)}?mode={mode}",
         uri=True,
@@ -158,28 +192,33 @@ def _connection(path: Path, read_only: bool) -> sqlite3.Connection:
     )
 
 
-def _log_ahead(connection: sqlite3.Connection, path: Path) -> None:
-    """Keep a write-ahead log; SQLite goes on without one and only says so."""
-    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-    if mode != "wal":
+def keep_journal(connection: sqlite3.Connection, path: Path) -> None:
+    """Undo by a journal that stays; each commit syncs its end, so nothing comes back after a crash.
+
+    Deleting it instead would have to sync the folder with every commit.
+    """
+    (mode,) = connection.execute("PRAGMA journal_mode = PERSIST").fetchone()
+    if mode != "persist":
         raise LedgerError(
-            f"The ledger {path} cannot keep a write-ahead log there (SQLite stays in mode "
-            f"{mode!r}); put it on a local disk. {NOTHING_CHARGED}"
+            f"The ledger {path} cannot keep a journal there (SQLite stays in mode {mode!r}); put "
+            f"it on a local disk. {NOTHING_CHARGED}"
         )
+
+
+def _require_room(path: Path) -> None:
+    """Refuse a disk so full that the next charge might fail."""
+    if _disk_trouble(path.resolve().parent) == _FULL:
+        raise LedgerError(f"The ledger {path} failed: {_FULL}. {NOTHING_CHARGED}")
 
 
 def _quoted(path: Path) -> str:
     return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
-def _log_of(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
-
-
-def _check_kind(connection: sqlite3.Connection, path: Path) -> None:
+def _check_kind(connection: sqlite3.Connection, path: Path) -> int:
     (kind,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if kind != _APPLICATION_ID:
+    version = format_of(connection)
+    if kind != APPLICATION_ID:
         raise LedgerCorruptError(f"{path} is not a ledger.")
     if version < 1:
         raise LedgerCorruptError(f"{path} has format {version}, which no ledger ever had.")
@@ -188,23 +227,13 @@ def _check_kind(connection: sqlite3.Connection, path: Path) -> None:
             f"The ledger {path} has format {version}, this program knows up to {FORMAT}: "
             "use a newer Coinflower."
         )
+    return version
 
 
-def has_layout(connection: sqlite3.Connection) -> bool:
-    """Whether every table, index and trigger of a ledger is there as it was made."""
-    return _layout_of(connection) >= _made_layout()
-
-
-@functools.cache
-def _made_layout() -> frozenset[tuple[str, str, str]]:
-    with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
-        fresh.executescript(_LAYOUT)
-        return _layout_of(fresh)
-
-
-def _layout_of(connection: sqlite3.Connection) -> frozenset[tuple[str, str, str]]:
-    query = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL"
-    return frozenset(connection.execute(query).fetchall())
+def format_of(connection: sqlite3.Connection) -> int:
+    """Return the number of the file's format."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
 
 
 @contextlib.contextmanager
@@ -223,7 +252,7 @@ def explained(path: Path, consequence: str = "") -> Iterator[None]:
         elif "unable to open" in text:
             reason = "it cannot be opened; check the permissions of the file and its folder"
         elif "disk I/O" in text:
-            reason = _disk_trouble(path.absolute().parent) or text
+            reason = _disk_trouble(path.resolve().parent) or text
         elif isinstance(error, sqlite3.IntegrityError):
             reason = text
         elif isinstance(error, sqlite3.DatabaseError) and not isinstance(
@@ -250,7 +279,10 @@ def untrusted(path: Path, what: str) -> LedgerCorruptError:
 
 def _disk_trouble(folder: Path) -> str:
     """Say what is wrong with a disk that SQLite only calls an error; empty if nothing shows."""
-    disk = os.statvfs(folder)
+    try:
+        disk = os.statvfs(folder)
+    except OSError:  # the folder is gone
+        return ""
     if disk.f_bavail * disk.f_frsize < _LEAST_ROOM:
         return _FULL
     return "" if os.access(folder, os.W_OK) else _READ_ONLY
@@ -259,7 +291,7 @@ def _disk_trouble(folder: Path) -> str:
 def genesis(about: dict[str, str]) -> str:
     """Return the hash before the first entry, which seals what the file says about itself."""
     return _digest(
-        ["coinflower ledger", FORMAT, about["data_set"], about["created"], about["salt"]]
+        ["coinflower ledger", _CHAIN, about["data_set"], about["created"], about["salt"]]
     )
 
 

@@ -22,25 +22,7 @@ from pathlib import Path
 
 from accounting import ledger_file
 from accounting.ledger_file import LedgerError
-
-# No experiment has an empty name, so this one can stand for all of them.
-_ALL = ""
-
-
-def _named(column: str) -> str:
-    return f"substr({column}, 1, instr({column} || '#', '#') - 1)"
-
-
-_LAYOUT = (
-    "CREATE TABLE IF NOT EXISTS stops (experiment TEXT PRIMARY KEY, at TEXT NOT NULL) "
-    "WITHOUT ROWID",
-    # Made anew each time: an older one may look at the whole key.
-    "DROP TRIGGER IF EXISTS stopped_is_stopped",
-    "CREATE TRIGGER stopped_is_stopped BEFORE INSERT ON entries WHEN NEW.kind <> 'release' AND "
-    f"EXISTS (SELECT 1 FROM stops WHERE {_named('experiment')} IN ('{_ALL}', "
-    f"{_named('NEW.experiment')})) "
-    "BEGIN SELECT RAISE(ABORT, 'its owner has stopped this experiment'); END",
-)
+from accounting.ledger_layout import ALL, STOPS_LAYOUT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +54,7 @@ def read_stops(path: Path) -> Stops:
         known = connection.execute(query).fetchone()
         rows = connection.execute("SELECT experiment, at FROM stops").fetchall() if known else []
     stops: dict[str, str] = dict(rows)
-    paused_since = stops.pop(_ALL, None)
+    paused_since = stops.pop(ALL, None)
     return Stops(
         paused_since=paused_since, left={name_of(one): since for one, since in stops.items()}
     )
@@ -80,13 +62,13 @@ def read_stops(path: Path) -> Stops:
 
 def pause(path: Path) -> None:
     """Stop every experiment until `resume`; on disk when this returns."""
-    _stop(path, _ALL)
+    _stop(path, ALL)
 
 
 def resume(path: Path) -> None:
     """Let the experiments that were not left go on."""
     with _opened(path, read_only=False) as connection:
-        for statement in (*_LAYOUT, f"DELETE FROM stops WHERE experiment = '{_ALL}'"):
+        for statement in (*STOPS_LAYOUT, f"DELETE FROM stops WHERE experiment = '{ALL}'"):
             connection.execute(statement)
 
 
@@ -102,7 +84,7 @@ def leave(path: Path, experiment: str) -> None:
 
 def _stop(path: Path, experiment: str) -> None:
     with _opened(path, read_only=False) as connection:
-        for statement in _LAYOUT:
+        for statement in STOPS_LAYOUT:
             connection.execute(statement)
         connection.execute(
             "INSERT INTO stops VALUES (?, ?) ON CONFLICT DO NOTHING",

@@ -10,6 +10,7 @@ from typing import Any
 
 from accounting import ledger_file, ledger_rows
 from accounting.ledger_entries import TallyRow
+from accounting.ledger_layout import LOGGED_AHEAD, has_layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +81,13 @@ def verify_file(connection: sqlite3.Connection, path: Path) -> Chain:
     (sound,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if sound != "ok":
         raise ledger_file.untrusted(path, f"SQLite finds it damaged: {sound}")
-    if not ledger_file.has_layout(connection):
-        what = "its tables, indexes or triggers are not those of a ledger"
+    if not has_layout(connection):
+        what = "its tables, indexes or triggers are not those of a ledger, or there are others"
         raise ledger_file.untrusted(path, what)
     about = ledger_rows.read_about(connection, path)
+    if ledger_file.format_of(connection) != LOGGED_AHEAD and not {"id", "key"} <= about.keys():
+        raise ledger_file.untrusted(path, "it lacks its own name or key")
+    _check_stops(connection, path)
     try:
         found = follow_chain(ledger_rows.entries(connection), ledger_file.genesis(about))
     except (TypeError, ValueError) as error:  # a value of another type than was written
@@ -93,3 +97,12 @@ def verify_file(connection: sqlite3.Connection, path: Path) -> Chain:
     if {row[0]: row for row in stamped} != found.sums:
         raise ledger_file.untrusted(path, "its sums do not agree with its entries")
     return found
+
+
+def _check_stops(connection: sqlite3.Connection, path: Path) -> None:
+    """What was stopped, and when, must be texts: what holds a client back has to be readable."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'stops'").fetchone():
+        return
+    for experiment, at in connection.execute("SELECT experiment, at FROM stops"):
+        if not isinstance(experiment, str) or not isinstance(at, str):
+            raise ledger_file.untrusted(path, "its table of stops holds something else than texts")

@@ -16,6 +16,7 @@ from accounting.schemes import Scheme
 
 # Reading takes time that the client would have: at most a tenth of it goes to the page.
 _EASE = 10.0
+_TICK = 50_000_000  # nanoseconds; file systems tell times to a few milliseconds
 
 Signature = tuple[tuple[int, int, int] | None, ...]
 
@@ -143,7 +144,7 @@ class Reader:
             if now or (signature != self._seen and time.monotonic() >= self._next):
                 before = time.thread_time()
                 self._glance = _read(self.path)
-                self._seen = signature
+                self._seen = signature if _is_settled(signature) else None
                 self._next = time.monotonic() + _EASE * (time.thread_time() - before)
             return self._glance
 
@@ -157,8 +158,14 @@ def _read(path: Path) -> Glance:
 
 
 def _signature(path: Path) -> Signature:
-    """Return what changes whenever the file or its write-ahead log is written."""
+    """Return what changes whenever the file is written; one of format 1 is by its log."""
     return tuple(_stat(part) for part in (path, path.with_name(path.name + "-wal")))
+
+
+def _is_settled(signature: Signature) -> bool:
+    """Whether another write would show: one in the same tick of the disk's clock would not."""
+    written = max((part[2] for part in signature if part is not None), default=0)
+    return time.time_ns() - written > _TICK
 
 
 def _stat(path: Path) -> tuple[int, int, int] | None:
