@@ -21,11 +21,14 @@ from typing import Self
 from accounting import ledger_file, ledger_rows, validation
 from accounting.coin import CoinSource, SecureCoin
 from accounting.composition import epsilon_after
+from accounting.ledger_backup import backup_made
 from accounting.ledger_conversion import convert
 from accounting.ledger_entries import Budget, Entry, Tally, terms_to_json
 from accounting.ledger_file import NOTHING_CHARGED, LedgerError
+from accounting.ledger_layout import LOGGED_AHEAD
 from accounting.ledger_place import Place
 from accounting.ledger_verification import Verification, verify_file
+from accounting.ledger_witness import Witness
 from accounting.schemes import Scheme
 
 
@@ -45,6 +48,7 @@ class Ledger:
     ) -> None:
         self.path = path
         self._place = place
+        self._witness: Witness | None = None
         self._connection = connection
         self._coins = coins or SecureCoin()
         self._lock = threading.RLock()
@@ -64,6 +68,7 @@ class Ledger:
         *,
         data_set: str | None = None,
         coins: CoinSource | None = None,
+        witness: Path | None = None,
         read_only: bool = False,
     ) -> Self:
         """Open and verify an existing ledger; a missing or damaged one is an error.
@@ -72,6 +77,7 @@ class Ledger:
             path: The file.
             data_set: If given, the name that the ledger must bear.
             coins: Where coins come from; secure ones by default.
+            witness: Where the last entry is noted, too, before a coin's outcome leaves.
             read_only: For looking only.
         """
         path = Path(path)
@@ -84,12 +90,43 @@ class Ledger:
                     f"The ledger {path} belongs to data set {ledger.data_set!r}, not {data_set!r}."
                 )
             if not read_only:
-                with ledger_file.explained(path, NOTHING_CHARGED):
-                    convert(connection, path, entries)
+                ledger._begin(entries, witness)
         except BaseException:
             connection.close()
             raise
         return ledger
+
+    def _begin(self, entries: int, witness: Path | None) -> None:
+        """Make a verified ledger ready for charges, or refuse it."""
+        made = backup_made(self._connection, self.path)
+        if made is not None:
+            raise LedgerError(
+                f"{self.path} is a backup, made at {made}, and takes no charge. If the ledger is "
+                f'lost, "coinflower ledger adopt {self.path}" says what follows.'
+            )
+        with ledger_file.explained(self.path, NOTHING_CHARGED):
+            convert(self._connection, self.path, entries)
+        if witness is not None:
+            self._take_witness(witness)
+
+    def _take_witness(self, path: Path, *, anew: bool = False) -> None:
+        witness = Witness(path)
+        with self._transaction(NOTHING_CHARGED):
+            witness.confirm(self._connection, self.path, anew=anew)
+        self._witness = witness
+
+    def bear_witness(self, path: Path) -> None:
+        """Keep a witness at ``path`` from now on, a new one if there is none.
+
+        Raises:
+            LedgerError: There is one that has seen another or a newer ledger.
+        """
+        self._take_witness(path, anew=True)
+
+    def require_witnessed(self, path: Path) -> None:
+        """Refuse a ledger that lacks what the witness at ``path`` has seen."""
+        with self.snapshot():
+            Witness(path).look(self._connection, self.path)
 
     def close(self) -> None:
         """Close the file."""
@@ -110,6 +147,24 @@ class Ledger:
     def data_set(self) -> str:
         """Name of the data set that this ledger guards."""
         return ledger_rows.read_about(self._connection, self.path)["data_set"]
+
+    @property
+    def caveat(self) -> str:
+        """What to know before trusting the figures; empty if nothing."""
+        made = self.backup_made
+        if made is not None:
+            return f"This is a backup, made at {made}: whatever was charged since is not in it."
+        if ledger_file.format_of(self._connection) == LOGGED_AHEAD:
+            return (
+                "This ledger has an older format. If the file was copied while a client ran, it "
+                "may miss entries."
+            )
+        return ""
+
+    @property
+    def backup_made(self) -> str | None:
+        """When this file was made as a backup; None if it is a ledger."""
+        return backup_made(self._connection, self.path)
 
     def commit(self, experiment: str, terms: Scheme, rounds: int, budget: Budget) -> None:
         """Reserve ``rounds`` rounds of ``terms`` for an experiment, if the budget allows them.
@@ -308,8 +363,12 @@ class Ledger:
         except LedgerError:
             self._require_place(if_it_fails)  # SQLite has other words for a file that was moved
             raise
-        # Once more, before a coin's outcome leaves: the next client must find this very charge.
+        # Before a coin's outcome leaves: the next client must find this very charge.
         self._require_place("What was charged stays charged; nothing leaves.")
+        if self._witness is not None:
+            # Under the lock, so that no other process moves the witness back.
+            with self._bracket("BEGIN IMMEDIATE", "ROLLBACK"):
+                self._witness.follow(self._connection, self.path)
 
     def _require_place(self, if_it_fails: str) -> None:
         if self._place is not None:

@@ -85,7 +85,7 @@ def create_file(path: Path, data_set: str) -> None:
         finally:
             connection.close()
         os.link(draft, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except FileExistsError:
         raise LedgerError(f"{path} exists already; a ledger is never overwritten.") from None
     except (OSError, sqlite3.Error) as error:
@@ -115,7 +115,8 @@ def _holds_changes(remnant: Path) -> bool:
         return False
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make durable which names a folder holds."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

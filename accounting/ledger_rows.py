@@ -28,10 +28,23 @@ def entries(connection: sqlite3.Connection) -> Iterable[tuple[Any, ...]]:
     return connection.execute(f"SELECT {', '.join(COLUMNS)} FROM entries ORDER BY seq")
 
 
+def last(connection: sqlite3.Connection, path: Path) -> tuple[int, str]:
+    """Return how many entries there are, and the head: the hash of the last."""
+    found = connection.execute("SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
+    return found or (0, ledger_file.genesis(read_about(connection, path)))
+
+
+def contains(connection: sqlite3.Connection, path: Path, entries: int, head: str) -> bool:
+    """Return whether this ledger had so many entries with that head once, or has them now."""
+    if entries == 0:
+        return head == ledger_file.genesis(read_about(connection, path))
+    query = "SELECT 1 FROM entries WHERE seq = ? AND hash = ?"
+    return connection.execute(query, (entries, head)).fetchone() is not None
+
+
 def append(connection: sqlite3.Connection, path: Path, values: tuple[object, ...]) -> None:
     """Add an entry; ``values`` are its columns between the number and the hash."""
-    last = connection.execute("SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
-    seq, previous = last or (0, ledger_file.genesis(read_about(connection, path)))
+    seq, previous = last(connection, path)
     row = (seq + 1, *values)
     connection.execute(
         f"INSERT INTO entries VALUES ({', '.join('?' * len(COLUMNS))})",

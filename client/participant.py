@@ -91,7 +91,9 @@ class Participant:
             logger.warning("INSECURE: coins, samples and noise are seeded by the policy.")
             randomness = SeededRandom(policy.insecure_seed)
         data = load_local_data(policy)
-        ledger = Ledger.open(policy.ledger, data_set=policy.data_set, coins=randomness)
+        ledger = Ledger.open(
+            policy.ledger, data_set=policy.data_set, coins=randomness, witness=policy.witness
+        )
         stops = ledger_stops.read_stops(policy.ledger)
         for name in stops.left:
             _release(ledger, name)  # in case that leaving was cut short

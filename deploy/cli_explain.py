@@ -33,10 +33,12 @@ def explain(
     chosen = delta if delta is not None else budget.delta if budget else _DEFAULT_DELTA
     with Ledger.open(ledger, read_only=True) as opened:
         told = explain_ledger(opened, chosen, budget)
+        caveat, backup_made = opened.caveat, opened.backup_made
     if as_json:
         print_json(
             {
                 "data_set": told.data_set,
+                "backup_made": backup_made,
                 "epsilon": told.epsilon,
                 "delta": told.delta,
                 "committed_epsilon": told.committed,
@@ -52,6 +54,8 @@ def explain(
             }
         )
         return
+    if caveat:
+        say(caveat, style="yellow")
     for heading, sentences in sections(told).items():
         console.print(f"\n[bold]{heading}[/bold]")
         for sentence in sentences:

@@ -1,4 +1,4 @@
-"""Commands that start a data set's ledger, look at it and tidy it. None of them charges it."""
+"""Commands that start, look at, tidy and back up a data set's ledger. None of them charges it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import typer
 
 from accounting import validation
 from accounting.ledger import Ledger
+from accounting.ledger_backup import adopt as adopt_backup
+from accounting.ledger_backup import back_up
 from accounting.ledger_entries import Tally, terms_to_json
 from accounting.ledger_exports import to_csv, to_json
 from accounting.ledger_file import LedgerError
@@ -58,6 +60,7 @@ def show(
             print_json(
                 {
                     "data_set": ledger.data_set,
+                    "backup_made": ledger.backup_made,
                     "epsilon": spent,
                     "committed_epsilon": committed,
                     "delta": delta,
@@ -95,17 +98,92 @@ def show(
         )
         if not secure:
             say("INSECURE: coins or noise of at least one experiment were seeded.", style="red")
+        _say_caveat(ledger)
+
+
+def _say_caveat(ledger: Ledger) -> None:
+    if ledger.caveat:
+        say(ledger.caveat, style="yellow")
 
 
 @app.command()
-def verify(path: LedgerPath, as_json: JsonFlag = False) -> None:
-    """Check the file, its chain of hashes and its sums."""
+def verify(
+    path: LedgerPath,
+    witness: Annotated[
+        Path | None, typer.Option(help="Its witness: was the ledger set back?")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check the file, its tables and triggers, its chain of hashes and its sums."""
     with Ledger.open(path, read_only=True) as ledger:
         result = ledger.verify()
+        if witness is not None:
+            ledger.require_witnessed(witness)
+        if as_json:
+            figures = {"valid": True, "entries": result.entries, "head": result.head}
+            print_json({**figures, "backup_made": ledger.backup_made})
+        else:
+            say(f"{path}: {result.entries} entries, all in order. Head {result.head}")
+            _say_caveat(ledger)
+
+
+@app.command()
+def backup(
+    path: LedgerPath,
+    target: Annotated[Path, typer.Argument(help="The file to write; nothing is overwritten.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Copy a ledger, also one in use; the copy knows what it is and takes no charge."""
+    back_up(path, target)
+    with Ledger.open(target, read_only=True) as copy:
+        entries, made = copy.verify().entries, copy.backup_made
     if as_json:
-        print_json({"valid": True, "entries": result.entries, "head": result.head})
+        print_json({"path": str(target), "entries": entries, "backup_made": made})
     else:
-        say(f"{path}: {result.entries} entries, all in order. Head {result.head}")
+        say(f"{target}: a backup of {path} with {entries} entries, made at {made}.")
+
+
+@app.command()
+def adopt(
+    path: Annotated[Path, typer.Argument(help="The backup that is to become a ledger.")],
+    yes: Annotated[bool, typer.Option("--yes", help="You have read what is lost.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a backup the ledger, after the ledger itself was lost."""
+    with Ledger.open(path, read_only=True) as ledger:
+        made, entries = ledger.backup_made, ledger.verify().entries
+    if made is not None and not yes:
+        raise ValueError(
+            f"{path} has {entries} entries and knows nothing of what was charged after {made}. If "
+            "anything was, its ε is too small, a round may be answered twice, and the budget has "
+            "to be counted as spent. If the ledger is still there, use that. If this backup is "
+            "surely complete, say --yes."
+        )
+    adopted = adopt_backup(path)
+    if as_json:
+        print_json({"path": str(path), "entries": entries, "backup_made": adopted})
+    else:
+        say(f"{path} is a ledger now, with what was charged until {adopted}.")
+
+
+@app.command()
+def witness(
+    path: LedgerPath,
+    target: Annotated[Path, typer.Argument(help="The witness, best on another disk.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Note a ledger's last entry at a second place, anew if the witness there was lost.
+
+    Name the place in the policy (witness = "PATH"): a client then keeps it, and refuses a ledger
+    that lacks what it has seen.
+    """
+    with Ledger.open(path) as ledger:
+        ledger.bear_witness(target)
+        entries = ledger.verify().entries
+    if as_json:
+        print_json({"path": str(path), "witness": str(target), "entries": entries})
+    else:
+        say(f"{target} has seen the {entries} entries of {path}.")
 
 
 @app.command()

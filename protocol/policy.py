@@ -83,6 +83,7 @@ class Policy:
         data_set: Name of the data set, as its ledger bears it.
         data: Name or path of the data.
         ledger: Path of the ledger.
+        witness: Path, best on another disk, of a note of the ledger's last entry.
         declared_size: Public bound on the number of elements, fixed before a run.
         modes: Modes allowed.
         largest_p: Largest participation probability.
@@ -123,6 +124,7 @@ class Policy:
     models: frozenset[str] = BUILT_IN_MODELS
     share: Share | None = None
     insecure_seed: int | None = None
+    witness: Path | None = None
 
     def __post_init__(self) -> None:
         """Check every field once."""
@@ -190,7 +192,7 @@ def load_policy(path: Path) -> Policy:
     table = read_toml(path)
     where = f"The policy {path}"
     optional = (*_MOST, "pricing_seconds", "insecure_seed")
-    known = (*_REQUIRED, *_LIMITS, *optional, "budget", "models", "share")
+    known = (*_REQUIRED, *_LIMITS, *optional, "budget", "models", "share", "witness")
     require_known_keys(table, known, (*_REQUIRED, *_LIMITS, "budget"), where)
     budget = _table(table, "budget", ("epsilon", "delta"), ("epsilon", "delta"), where)
     share = {}
@@ -212,6 +214,7 @@ def load_policy(path: Path) -> Policy:
             budget=Budget(**budget),
             models=frozenset(table.get("models", BUILT_IN_MODELS)),
             share=Share(**share) if share else None,
+            witness=path.parent / table["witness"] if "witness" in table else None,
             **{key: table[key] for key in optional if key in table},
         )
     except (TypeError, ValueError) as error:
@@ -224,7 +227,7 @@ def _refuse_wrong_types(values: dict[str, Any]) -> None:
         if key in ("modes", "models"):
             if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
                 raise ValueError(f"{key} must be a list of texts.")
-        elif key in ("data_set", "data", "ledger", "how"):
+        elif key in ("data_set", "data", "ledger", "witness", "how"):
             if not isinstance(value, str) or not value:
                 raise ValueError(f"{key} must be a text that is not empty.")
         elif key not in ("budget", "share") and (

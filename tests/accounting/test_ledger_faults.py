@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from accounting import ledger_stops
 from accounting.ledger import Ledger
 from accounting.ledger_entries import Budget
 from accounting.ledger_file import LedgerCorruptError, LedgerError
@@ -151,6 +152,47 @@ def test_every_edit_shows(path, edit):
     outside.close()
     with pytest.raises(LedgerCorruptError, match="cannot be trusted"):
         Ledger.open(path)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "CREATE TRIGGER forgets AFTER INSERT ON entries BEGIN "
+        "UPDATE tallies SET charged = charged - 1; END",
+        "CREATE TRIGGER forgets BEFORE INSERT ON entries WHEN NEW.kind = 'charge' BEGIN "
+        "SELECT RAISE(IGNORE); END",
+        "CREATE TRIGGER forgets AFTER INSERT ON about BEGIN DELETE FROM tallies; END",
+        "CREATE TABLE more (a)",
+        "CREATE VIEW more AS SELECT * FROM entries",
+        "CREATE INDEX more ON entries (at)",
+        "DROP TRIGGER stopped_is_stopped",
+        "DROP TABLE stops",
+        "INSERT INTO stops VALUES (x'00', 'long ago')",
+        "INSERT INTO stops VALUES ('study', x'00')",
+    ],
+)
+@pytest.mark.parametrize("stops", [True, False])
+def test_nothing_may_be_added_to_a_ledgers_tables_and_triggers(path, extra, stops):
+    if stops:
+        ledger_stops.leave(path, "left")
+        Ledger.open(path).close()
+    elif "stop" in extra:
+        return
+    outside = sqlite3.connect(path)
+    outside.execute(extra)
+    outside.commit()
+    outside.close()
+    for read_only in (True, False):
+        with pytest.raises(LedgerCorruptError, match="cannot be trusted"):
+            Ledger.open(path, read_only=read_only)
+
+
+def test_notes_that_sqlite_makes_on_searching_do_no_harm(path):
+    outside = sqlite3.connect(path)
+    outside.execute("ANALYZE")
+    outside.commit()
+    outside.close()
+    Ledger.open(path).close()
 
 
 def test_a_newer_ledger_is_left_alone(path):

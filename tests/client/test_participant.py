@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -290,3 +291,20 @@ def test_charge_and_answer_are_on_disk_before_the_data_is_touched(
     monkeypatch.setattr(participant, "_randomness", Watching())
     participant.gradient_sum(make_terms(), 5, weights)
     assert seen == [[("commit", None), ("charge", 5), ("answer", 5)]]
+
+
+def test_a_client_whose_policy_names_a_witness_refuses_a_ledger_that_was_set_back(
+    owner: Any, make_terms: Make, tmp_path: Path
+) -> None:
+    owner.change(witness=str(tmp_path / "witness"))
+    terms = make_terms(Mode.TRUSTED)
+    participant = owner.open()
+    participant.enrol(terms)
+    participant.ledger.close()
+    older = owner.ledger.read_bytes()
+    participant = owner.open()
+    participant.flip(terms, [1])
+    participant.ledger.close()
+    owner.ledger.write_bytes(older)
+    with pytest.raises(LedgerError, match="was set back"):
+        owner.open()

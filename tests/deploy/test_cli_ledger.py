@@ -131,7 +131,7 @@ def test_verify_names_the_last_hash(path):
     with Ledger.open(path, read_only=True) as ledger:
         expected = ledger.verify()
     told = json.loads(call("verify", path, "--json"))
-    assert told == {"valid": True, "entries": 5, "head": expected.head}
+    assert told == {"valid": True, "entries": 5, "head": expected.head, "backup_made": None}
     assert call("verify", path) == f"{path}: 5 entries, all in order. Head {expected.head}\n"
 
 
@@ -189,3 +189,34 @@ def test_an_unwritable_export_is_told_in_one_sentence(path, tmp_path):
     (tmp_path / "file").touch()
     for target in (tmp_path / "no" / "such.csv", tmp_path / "file" / "x.csv", tmp_path):
         assert_refused(run("export", path, "--out", target), target)
+
+
+def test_a_backup_says_what_it_is_and_is_adopted_on_purpose_only(path, tmp_path):
+    copy = tmp_path / "backup.db"
+    made = json.loads(call("backup", path, copy, "--json"))
+    assert made["entries"] == 5
+    assert "5 entries" in call("backup", path, tmp_path / "another.db")
+    for command in (["verify"], ["show"]):
+        assert f"This is a backup, made at {made['backup_made']}" in call(*command, copy)
+        assert json.loads(call(*command, copy, "--json"))["backup_made"] == made["backup_made"]
+        assert json.loads(call(*command, path, "--json"))["backup_made"] is None
+    explained = CliRunner().invoke(app, ["explain", str(copy)], catch_exceptions=False)
+    assert "This is a backup, made at" in explained.stdout
+    assert_refused(run("release", copy, "trial"), "is a backup", "takes no charge")
+    assert_refused(run("adopt", copy), "5 entries", made["backup_made"], "--yes")
+    assert_refused(run("release", copy, "trial"), "is a backup")
+    assert "is a ledger now" in call("adopt", copy, "--yes")
+    call("release", copy, "trial")
+    assert_refused(run("adopt", path, "--yes"), "is a ledger already")
+
+
+def test_a_witness_finds_a_ledger_that_was_set_back(path, tmp_path):
+    older, witness = tmp_path / "older.db", tmp_path / "witness"
+    older.write_bytes(path.read_bytes())
+    assert "has seen the 5 entries" in call("witness", path, witness)
+    with Ledger.open(path, witness=witness) as ledger:
+        ledger.charge("trial [bold]", 5)
+    call("verify", path, "--witness", witness)
+    assert_refused(run("verify", older, "--witness", witness), "was set back", witness)
+    assert_refused(run("witness", older, witness), "was set back")
+    assert_refused(run("verify", path, "--witness", tmp_path / "none"), "There is no witness")

@@ -339,3 +339,11 @@ def test_one_key_of_junk_is_a_value_error_or_a_policy_that_is_no_weaker(
     assert loaded.least_noise_multiplier >= 0
     assert loaded.modes <= set(Mode)
     assert math.isfinite(loaded.budget.epsilon)
+
+
+def test_a_witness_lies_where_the_policy_says(tmp_path: Path) -> None:
+    assert load_policy(written(tmp_path)).witness is None
+    named = load_policy(written(tmp_path, witness="../other disk/ward7.witness"))
+    assert named.witness == tmp_path / "../other disk/ward7.witness"
+    with pytest.raises(ValueError, match="witness must be a text"):
+        load_policy(written(tmp_path, witness=True))
