@@ -23,12 +23,14 @@ from accounting.ledger_file import LedgerError
 from client.data import LocalData, load_local_data
 from client.model import build_fitting_model
 from learning import (
+    FixedPoint,
     Randomness,
     SecureRandom,
     SeededRandom,
     add_noise,
     clipped_gradient_sum,
     count_parameters,
+    fine_cell,
     load_parameters,
     to_tensor,
 )
@@ -167,8 +169,8 @@ class Participant:
             total = self._sampled_sum(terms, model, weights)
             total = np.where(takes_part, total, np.float32(0))
             if terms.mode.client_adds_noise:
-                noise = self._randomness.normal(total.size, terms.noise_std)
-                total = add_noise(total, noise, terms.noise_std)
+                counted = FixedPoint.of(total, fine_cell(terms.clip_norm))
+                total = add_noise(counted, terms.noise_std, self._randomness)
             return total
 
     def pause(self) -> None:

@@ -103,7 +103,7 @@ def _shared_noise(stack: ExitStack) -> None:
     generator = np.random.default_rng(0)  # the same in every process
 
     def normal(_: object, size: int, std: float) -> Any:
-        return (std * generator.standard_normal(size)).astype(np.float32)
+        return std * generator.standard_normal(size)
 
     for source in _SOURCES:
         _replace(stack, source, "normal", lambda _: normal)

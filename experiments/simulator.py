@@ -18,9 +18,11 @@ from torch import nn
 
 from accounting import validation
 from learning import (
+    FixedPoint,
     Randomness,
     add_noise,
     clipped_gradient_sum,
+    fine_cell,
     flatten_parameters,
     load_parameters,
     mean_gradient,
@@ -150,7 +152,9 @@ class Simulator:
             scenario.clip_norm,
         ).numpy()
         std = self._noise_std(draw)
-        total = add_noise(total, self._randomness.normal(total.size, std), std)
+        if std > 0:
+            counted = FixedPoint.of(total, fine_cell(scenario.clip_norm))
+            total = add_noise(counted, std, self._randomness)
         gradient = mean_gradient(
             total, p=scenario.p, q=scenario.q, declared_total=max(draw.available_size, 1)
         )

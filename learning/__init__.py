@@ -4,7 +4,7 @@ from learning.clipped import clipped_gradient_sum, refuse_mixing_layers
 from learning.data import load_data
 from learning.dataset import Dataset, to_tensor
 from learning.fit import model_for
-from learning.lattice import add_noise
+from learning.lattice import FixedPoint, add_noise, fine_cell
 from learning.models import build_model, count_parameters, flatten_parameters, load_parameters
 from learning.partitions import partition
 from learning.randomness import Randomness, SecureRandom, SeededRandom
@@ -12,6 +12,7 @@ from learning.update import evaluate, mean_gradient, sgd_step
 
 __all__ = [
     "Dataset",
+    "FixedPoint",
     "Randomness",
     "SecureRandom",
     "SeededRandom",
@@ -20,6 +21,7 @@ __all__ = [
     "clipped_gradient_sum",
     "count_parameters",
     "evaluate",
+    "fine_cell",
     "flatten_parameters",
     "load_data",
     "load_parameters",

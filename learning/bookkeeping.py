@@ -15,7 +15,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from learning.samples import LARGEST_ACTIVATION, clip_factors, summed_cross_entropy
+from learning.samples import (
+    LARGEST_ACTIVATION,
+    clip_factors,
+    square_norms_of,
+    summed_cross_entropy,
+)
 
 Layer = nn.Conv2d | nn.Linear
 
@@ -173,12 +178,11 @@ class _PerSample:
 
     def square_norms(self) -> torch.Tensor:
         total = torch.zeros(len(self.weights), dtype=torch.float64, device=self.weights.device)
-        # Norms of the very numbers that will be summed; single precision overflows to infinity,
-        # which drops the sample, and underflows far below the smallest clip norm.
+        # Norms of the very numbers that will be summed.
         if self.layer.weight.requires_grad:
-            total += torch.linalg.vector_norm(self.weights, dim=1).double().square()
+            total += square_norms_of(self.weights)
         if _learns_bias(self.layer):
-            total += torch.linalg.vector_norm(self.biases, dim=1).double().square()
+            total += square_norms_of(self.biases)
         return total
 
     def select(self, rows: torch.Tensor) -> "_PerSample":

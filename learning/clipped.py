@@ -10,7 +10,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from learning.bookkeeping import CannotKeepBooks, Layer, book_chunk, bookable_layers
 from learning.gradsample import PerSampleModel
-from learning.samples import check_clip_norm, trainable_parameters
+from learning.samples import check_clip_norm, denormals_flushed, trainable_parameters
 
 _CHUNK_NUMBERS = 1 << 24  # float32 numbers a chunk may need at a time: 64 MiB
 _NUMBERS_PER_INPUT = 128  # intermediate numbers per input number, generous for small images
@@ -66,14 +66,16 @@ def clipped_gradient_sum(
         )
 
     layers = bookable_layers(model)
-    if layers is not None:
-        try:
-            return _book_keeping(
-                model, layers, inputs.detach(), targets, clip_norm, chunk_size=chunk_size
-            )
-        except CannotKeepBooks:
-            pass
-    return _per_sample(model, inputs.detach(), targets, clip_norm, chunk_size=chunk_size)
+    inputs = inputs.detach()
+    with denormals_flushed():
+        if layers is not None:
+            try:
+                return _book_keeping(
+                    model, layers, inputs, targets, clip_norm, chunk_size=chunk_size
+                )
+            except CannotKeepBooks:
+                pass
+        return _per_sample(model, inputs, targets, clip_norm, chunk_size=chunk_size)
 
 
 def refuse_mixing_layers(model: nn.Module) -> None:

@@ -6,7 +6,12 @@ import warnings
 import torch
 from torch import nn
 
-from learning.samples import clip_factors, summed_cross_entropy, trainable_parameters
+from learning.samples import (
+    clip_factors,
+    square_norms_of,
+    summed_cross_entropy,
+    trainable_parameters,
+)
 
 
 def refuse_unsupported(model: nn.Module) -> None:
@@ -74,7 +79,7 @@ class PerSampleModel:
         square_norms = torch.zeros(len(targets), dtype=torch.float64, device=inputs.device)
         gradients = [self._take(parameter, len(targets)) for parameter in self._parameters]
         for gradient in gradients:
-            square_norms += torch.linalg.vector_norm(gradient, dim=1).double().square()
+            square_norms += square_norms_of(gradient)
         keep, factors = clip_factors(square_norms, clip_norm)
         factors = factors[keep]
         return [factors.to(gradient.dtype) @ gradient[keep] for gradient in gradients]

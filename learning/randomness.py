@@ -15,16 +15,6 @@ _REST_BITS = _BITS - _FIRST_BITS
 _CELL = 2.0**-53  # between two values of a uniform draw
 _COARSE = 2.0**-20  # below this, 53 bits leave too few
 
-_forks = 0
-
-
-def _count_fork() -> None:
-    global _forks  # noqa: PLW0603 - a fork concerns the whole process
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
-
 
 class Randomness(Protocol):
     """Coins, Poisson samples and Gaussian noise."""
@@ -39,7 +29,7 @@ class Randomness(Protocol):
     def sample_indices(self, n: int, q: float) -> NDArray[np.int64]:
         """Returns each of 0, ..., n - 1 independently with probability q, ascending."""
 
-    def normal(self, size: int, std: float) -> NDArray[np.float32]:
+    def normal(self, size: int, std: float) -> NDArray[np.float64]:
         """Returns independent draws of N(0, std²); exact zeros for std = 0."""
 
 
@@ -47,24 +37,12 @@ class SecureRandom:
     """Randomness for real use: unpredictable, and never the same in two processes.
 
     Coins and samples come straight from the operating system, noise from AES in counter mode under
-    a key of 128 bits from it. A fork replaces the key, and a copy or a pickle has its own.
+    a key of 128 bits from it. Each draw of noise has a key of its own, which is overwritten and
+    dropped afterwards: the process remembers nothing that would tell earlier noise, and a fork or a
+    copy has nothing to share.
     """
 
     insecure = False
-
-    def __init__(self) -> None:
-        self._key()
-
-    def _key(self) -> None:
-        from randomgen import AESCounter
-
-        self._process = (os.getpid(), _forks)
-        self._generator = np.random.Generator(
-            AESCounter(key=int.from_bytes(os.urandom(16), "little"))
-        )
-
-    def __reduce__(self) -> tuple[type["SecureRandom"], tuple[()]]:
-        return SecureRandom, ()
 
     def coin(self, p: float) -> bool:
         """Returns True with probability p, exact to 2^-64."""
@@ -74,11 +52,15 @@ class SecureRandom:
         """Returns each of 0, ..., n - 1 independently with probability q (exact to 2^-64)."""
         return _sample_indices(os.urandom, n, q)
 
-    def normal(self, size: int, std: float) -> NDArray[np.float32]:
-        """Returns independent draws of N(0, std²) in single precision."""
-        if self._process != (os.getpid(), _forks):
-            self._key()
-        return _normal(self._generator, size, std)
+    def normal(self, size: int, std: float) -> NDArray[np.float64]:
+        """Returns independent draws of N(0, std²)."""
+        from randomgen import AESCounter
+
+        bits = AESCounter(key=int.from_bytes(os.urandom(16), "little"))
+        try:
+            return _normal(np.random.Generator(bits), size, std)
+        finally:
+            bits.seed(key=0)
 
 
 class SeededRandom:
@@ -101,8 +83,8 @@ class SeededRandom:
         """Returns each of 0, ..., n - 1 independently with probability q."""
         return _sample_indices(self._generator.bytes, n, q)
 
-    def normal(self, size: int, std: float) -> NDArray[np.float32]:
-        """Returns independent draws of N(0, std²) in single precision."""
+    def normal(self, size: int, std: float) -> NDArray[np.float64]:
+        """Returns independent draws of N(0, std²)."""
         return _normal(self._generator, size, std)
 
 
@@ -129,13 +111,13 @@ def _sample_indices(source: Callable[[int], bytes], n: int, q: float) -> NDArray
     return np.flatnonzero(taken).astype(np.int64)
 
 
-def _normal(generator: np.random.Generator, size: int, std: float) -> NDArray[np.float32]:
+def _normal(generator: np.random.Generator, size: int, std: float) -> NDArray[np.float64]:
     if not 0 <= std < math.inf:
         raise ValueError(f"std is {std}, but a standard deviation must be finite and at least 0")
     if std == 0:
-        return np.zeros(size, dtype=np.float32)
-    # Box and Muller, which torch computes on many numbers at once, in double precision: the tails
-    # of single-precision generators are coarse.
+        return np.zeros(size)
+    # Box and Muller, which torch computes on many numbers at once, in double precision: noise must
+    # have finer bits than what it is added to, and the tails of single precision are coarse.
     pairs = (size + 1) // 2
     uniform = torch.from_numpy(generator.random(2 * pairs))
     radius, angle = uniform[:pairs], uniform[pairs:]
@@ -143,7 +125,7 @@ def _normal(generator: np.random.Generator, size: int, std: float) -> NDArray[np
     _refine(radius, generator)
     radius.log_().mul_(-2).sqrt_().mul_(std)
     angle.mul_(2 * math.pi)
-    draws = torch.empty(2 * pairs, dtype=torch.float32)
+    draws = torch.empty(2 * pairs, dtype=torch.float64)
     torch.mul(radius, torch.cos(angle), out=draws[:pairs])
     torch.mul(radius, angle.sin_(), out=draws[pairs:])
     return draws[:size].numpy()

@@ -1,6 +1,8 @@
 """What every way of clipping sample by sample shares: the loss and the clip factor."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -8,6 +10,8 @@ from torch.nn import functional
 
 SMALLEST_CLIP_NORM = 1e-12
 LARGEST_ACTIVATION = 1e20
+_DENORMAL = 1e-40
+_NUMBERS_AT_ONCE = 1 << 18
 _SMALLEST_FACTOR = 1e-30  # smaller ones near single precision's denormals, whose rounding is coarse
 
 
@@ -43,6 +47,34 @@ def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.T
             "build the model with as many classes as the data"
         )
     return functional.cross_entropy(logits, targets, reduction="sum")
+
+
+def square_norms_of(gradients: torch.Tensor) -> torch.Tensor:
+    """Returns the squared L2 norm of each row in double precision, whose rounding is 10⁻¹⁶ of it.
+
+    Single precision would overflow, underflow, and let a sample be longer than C by its rounding.
+    """
+    # Torch makes a copy in double precision; a few rows at a time stay in the processor's cache.
+    rows = max(1, _NUMBERS_AT_ONCE // max(1, gradients.shape[1]))
+    parts = [
+        torch.linalg.vector_norm(part, dim=1, dtype=torch.float64)
+        for part in torch.split(gradients, rows)
+    ]
+    return torch.cat(parts).square()
+
+
+@contextmanager
+def denormals_flushed() -> Iterator[None]:
+    """Takes numbers below 10⁻³⁸ for 0 in the calling thread: they take a processor far longer.
+
+    How long a gradient takes would otherwise tell something of the data.
+    """
+    before = bool(torch.full((1,), _DENORMAL).mul_(1) == 0)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 def clip_factors(square_norms: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, torch.Tensor]:

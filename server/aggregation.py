@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 
 import numpy as np
 from flwr.app import Message
+from scipy.special import betainc
 
+from learning import FixedPoint, Randomness, add_noise, fine_cell
+from learning.lattice import LARGEST_COUNT, lattice_cell
 from protocol import messages
 from protocol.terms import Terms
 from server.checkpoint import Vector
@@ -15,48 +20,84 @@ from server.checkpoint import Vector
 logger = logging.getLogger("coinflower.server")
 
 _ROUNDING = 1e-3
+_RARE = 2.0**-80
 
 
 class RunningSum:
     """The sum of a round so far, and who contributed to it: one vector, however many clients.
 
+    In private modes it is counted in whole numbers of a cell that depends on the terms alone, so
+    it is exact: what a client sends adds to it just that, whoever else sends what, in any order.
+
     Args:
+        terms: The public terms.
         length: Number of parameters of the model.
-        asked: The clients that were asked; nobody else is listened to.
-        largest_norms: The largest L2 norm that each can honestly send, by client; where none is
-            given, anything finite goes.
+        asked: Declared sizes of the clients that were asked; nobody else is listened to.
+
+    Raises:
+        ValueError: So much data that the sum might overflow.
     """
 
-    def __init__(
-        self, length: int, asked: Iterable[int], largest_norms: Mapping[int, float] | None = None
-    ) -> None:
-        self._total = np.zeros(length)
+    def __init__(self, terms: Terms, length: int, asked: Mapping[int, int]) -> None:
+        self._terms = terms
+        self._length = length
         self._asked = frozenset(asked)
-        self._largest_norms = largest_norms or {}
+        self._largest_norms: dict[int, float] = {}
+        self._total: FixedPoint | None = None
+        if terms.mode.is_private:
+            self._largest_norms = {
+                node: largest_norm(terms, size, length) for node, size in asked.items()
+            }
+            self._total = FixedPoint(length, cell_of(terms))
+            if not sum(self._largest_norms.values()) <= LARGEST_COUNT * self._total.cell:
+                raise ValueError(
+                    f"{len(asked)} clients with {sum(asked.values())} samples in all are more than "
+                    "a sum can hold; set a smaller largest_total_size."
+                )
+        self._bare_total = np.zeros(length if self._total is None else 0)
         self.answered: set[int] = set()
         self.dropped: set[int] = set()
         self.received_bytes = 0
 
     @property
     def total(self) -> Vector:
-        """The sum in single precision."""
-        return self._total.astype(np.float32)
+        """The sum in single precision, as it came."""
+        return self._bare_total.astype(np.float32) if self._total is None else self._total.rounded
+
+    def noisy_total(self, randomness: Randomness) -> Vector:
+        """Return the sum with the server's noise, where the server is who adds it."""
+        if self._total is None or not self._terms.mode.server_adds_noise:
+            return self.total
+        return add_noise(self._total, self._terms.noise_std, randomness)
 
     def add(self, reply: Message) -> None:
         """Add what a reply carries, or drop it and name the client."""
         node = reply.metadata.src_node_id
-        vector, problem = _vector_of(reply, self._total.size)
+        vector, problem = _vector_of(reply, self._length)
         if node not in self._asked or node in self.answered:
             vector, problem = None, "not asked for"
-        elif vector is not None and _norm(vector) > self._largest_norms.get(node, np.inf):
-            vector, problem = None, "more than all of its samples could add up to"
+        elif vector is not None and not _norm(vector) <= self._largest_norms.get(node, math.inf):
+            vector, problem = None, "more than its samples of one round could add up to"
         if vector is None:
             logger.warning("Dropped what client %d sent: %s.", node, problem)
             self.dropped.add(node)
             return
-        self._total += vector
+        if self._total is None:
+            self._bare_total += vector
+        else:
+            self._total.add(vector)
         self.answered.add(node)
         self.received_bytes += vector.nbytes
+
+
+def cell_of(terms: Terms) -> float:
+    """Return the cell that sums of these (private) terms are counted in.
+
+    Where clients add noise, what they send lies on the noise's lattice already.
+    """
+    if terms.mode.client_adds_noise:
+        return lattice_cell(terms.noise_std)
+    return fine_cell(terms.clip_norm)
 
 
 def largest_norm(terms: Terms, declared_size: int, length: int) -> float:
@@ -65,10 +106,26 @@ def largest_norm(terms: Terms, declared_size: int, length: int) -> float:
     Each sample adds at most the clip norm. Gaussian noise of standard deviation s on n coordinates
     is longer than s·(√n + 10) with probability e⁻⁵⁰ at most.
     """
-    norm = terms.clip_norm * declared_size
+    norm = terms.clip_norm * most_samples(declared_size, terms.q)
     if terms.mode.client_adds_noise:
-        norm += terms.noise_std * (np.sqrt(length) + 10)
-    return float(norm * (1 + _ROUNDING))
+        norm += terms.noise_std * (math.sqrt(length) + 10)
+    return norm * (1 + _ROUNDING)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def most_samples(declared_size: int, q: float) -> int:
+    """Return how many samples a round can have: more have a probability of 2⁻⁸⁰ at most.
+
+    The least k with P(Binom(d, q) > k) = I_q(k + 1, d − k) ≤ 2⁻⁸⁰.
+    """
+    too_few, enough = -1, declared_size
+    while enough - too_few > 1:
+        k = (too_few + enough) // 2
+        if betainc(k + 1, declared_size - k, q) <= _RARE:
+            enough = k
+        else:
+            too_few = k
+    return enough
 
 
 def _norm(vector: Vector) -> float:

@@ -28,6 +28,7 @@ from protocol import messages
 from server.checkpoint import INSECURE, CheckpointFolder, write_atomically
 from server.grid import PromptGrid
 from server.journal import Journal
+from server.roster import SizeLimits
 from server.settings import Settings, load_settings
 from server.strategy import RandomParticipation, RoundReport
 
@@ -110,6 +111,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         least_clients=settings.least_clients,
         expected_clients=settings.expected_clients,
         patience_seconds=settings.patience_seconds,
+        sizes=SizeLimits(each=settings.largest_declared_size, together=settings.largest_total_size),
         report=reports.append,
     )
     strategy.summary()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
@@ -15,6 +16,8 @@ from server.grid import Pending, PromptGrid
 
 logger = logging.getLogger("coinflower.server")
 
+LARGEST_TOTAL_SIZE = 500_000_000
+"""The most samples whose clipped gradients a round's sum is sure to hold (learning/lattice.py)."""
 _LOOK_SECONDS = 1.0
 _ASK_AGAIN_SECONDS = 5.0
 _MOST_REASON = 200
@@ -32,6 +35,22 @@ def question(terms: Terms, fields: Mapping[str, int | bytes] | None = None) -> R
     return RecordDict({messages.ASK: record})
 
 
+@dataclass(frozen=True, kw_only=True)
+class SizeLimits:
+    """How much data clients may declare.
+
+    A declared size cannot be checked. It bounds what a client may send and scales the model's steps
+    down, so nobody's word for it is taken without limit.
+
+    Attributes:
+        each: Largest size of one client.
+        together: Largest sum of the sizes of all clients of a round.
+    """
+
+    each: int = 10_000_000
+    together: int = 100_000_000
+
+
 class Roster:
     """The nodes of a grid, and what they said to the terms.
 
@@ -39,12 +58,20 @@ class Roster:
         grid: How to reach them.
         terms: What they are asked to agree to.
         reply_seconds: How long they may take to answer.
+        sizes: How much data they may declare.
     """
 
-    def __init__(self, grid: PromptGrid, terms: Terms, reply_seconds: float) -> None:
+    def __init__(
+        self,
+        grid: PromptGrid,
+        terms: Terms,
+        reply_seconds: float,
+        sizes: SizeLimits | None = None,
+    ) -> None:
         self._grid = grid
         self._terms = terms
         self._reply_seconds = reply_seconds
+        self._sizes = sizes or SizeLimits()
         self._declared: dict[int, int] = {}
         self._refusals: dict[int, str] = {}
         self._online: set[int] = set()
@@ -55,17 +82,37 @@ class Roster:
 
     @property
     def present(self) -> dict[int, int]:
-        """Declared sizes of the enrolled nodes that are there."""
-        return {
-            node: size
-            for node, size in self._declared.items()
-            if node in self._online and node not in self._silent
-        }
+        """Declared sizes of the enrolled nodes that are there, as far as the limit goes.
+
+        Who enrolled first comes first.
+        """
+        return self._split()[0]
 
     @property
     def refusals(self) -> dict[int, str]:
-        """What the nodes that stay away said."""
-        return dict(self._refusals)
+        """What the nodes that stay away said, or why they are kept out."""
+        return {**self._refusals, **dict.fromkeys(self._split()[1], self._no_room)}
+
+    @property
+    def _no_room(self) -> str:
+        return (
+            "The declared sizes of all clients add up to more than largest_total_size = "
+            f"{self._sizes.together}."
+        )
+
+    def _split(self) -> tuple[dict[int, int], list[int]]:
+        """Return the sizes of the nodes that are there and fit, and the nodes that do not."""
+        fitting: dict[int, int] = {}
+        left_over, room = [], self._sizes.together
+        for node, size in self._declared.items():
+            if node not in self._online or node in self._silent:
+                continue
+            if size <= room:
+                fitting[node] = size
+                room -= size
+            else:
+                left_over.append(node)
+        return fitting, left_over
 
     def refresh(self) -> None:
         """Look who is there and ask those that have not answered; returns at once."""
@@ -120,6 +167,9 @@ class Roster:
         except KeyError:
             logger.warning("Client %d answered something else than asked.", node)
             return
+        if enrolled is True and type(size) is int and size > self._sizes.each:
+            enrolled = False
+            reason = f"It declares more samples than largest_declared_size = {self._sizes.each}."
         if enrolled is True and type(size) is int and size > 0:
             if node not in self._declared:
                 logger.info("Client %d enrolled with declared size %d.", node, size)
@@ -127,6 +177,8 @@ class Roster:
             self._declared.setdefault(node, size)
             self._silent.discard(node)
             self._refusals.pop(node, None)
+            if node in self._split()[1]:
+                logger.warning("Client %d is left out: %s", node, self._no_room)
         else:
             if self._refusals.get(node) != reason:
                 logger.warning("Client %d stays away: %s", node, reason)

@@ -12,6 +12,7 @@ import tomli_w
 from accounting import validation
 from protocol.terms import Terms
 from protocol.toml import read_toml, require_known_keys
+from server.roster import LARGEST_TOTAL_SIZE, SizeLimits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,8 @@ class Settings:
         poll_seconds: Pause between two looks for replies; stock Flower's is 3.
         evaluate_every: Rounds between two measurements of accuracy.
         resume: Go on from the checkpoint in ``state``.
+        largest_declared_size: Clients that declare more samples than this stay out.
+        largest_total_size: So do those that would bring all declared sizes above this.
         insecure_seed: Makes the noise predictable; for tests only.
     """
 
@@ -42,6 +45,8 @@ class Settings:
     poll_seconds: float = 0.05
     evaluate_every: int = 5
     resume: bool = False
+    largest_declared_size: int = SizeLimits.each
+    largest_total_size: int = SizeLimits.together
     insecure_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -55,6 +60,13 @@ class Settings:
         validation.require_count("least_clients", self.least_clients, least=1)
         validation.require_count("expected_clients", self.expected_clients, least=1)
         validation.require_count("evaluate_every", self.evaluate_every, least=1)
+        for name in ("largest_declared_size", "largest_total_size"):
+            validation.require_count(name, getattr(self, name), least=1)
+            if getattr(self, name) > LARGEST_TOTAL_SIZE:
+                raise ValueError(
+                    f"{name} = {getattr(self, name)} must be at most {LARGEST_TOTAL_SIZE}: the sum "
+                    "of a round can hold no more."
+                )
         validation.require_positive("patience_seconds", self.patience_seconds)
         validation.require_positive("reply_seconds", self.reply_seconds)
         validation.require_positive("poll_seconds", self.poll_seconds)

@@ -18,14 +18,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from learning import Randomness, add_noise, mean_gradient, sgd_step
+from learning import Randomness, mean_gradient, sgd_step
 from protocol import messages
 from protocol.terms import Terms
-from server.aggregation import RunningSum, largest_norm
+from server.aggregation import RunningSum
 from server.checkpoint import Checkpoint, CheckpointFolder
 from server.grid import PromptGrid
 from server.invitations import Invitations
-from server.roster import Roster, question
+from server.roster import Roster, SizeLimits, question
 
 logger = logging.getLogger("coinflower.server")
 
@@ -66,6 +66,7 @@ class RandomParticipation(Strategy):
         least_clients: Fewest available clients for a round.
         expected_clients: The first round waits a little until so many have answered.
         patience_seconds: How long to wait for the least number.
+        sizes: How much data clients may declare.
         report: Called after every round.
     """
 
@@ -78,6 +79,7 @@ class RandomParticipation(Strategy):
         least_clients: int = 1,
         expected_clients: int = 1,
         patience_seconds: float = 300.0,
+        sizes: SizeLimits | None = None,
         report: Callable[[RoundReport], None] = lambda _: None,
     ) -> None:
         self._terms = terms
@@ -86,6 +88,7 @@ class RandomParticipation(Strategy):
         self._least = least_clients
         self._expected = max(expected_clients, least_clients)
         self._patience = patience_seconds
+        self._sizes = sizes
         self._report = report
         self._reply_seconds = 60.0
         self._short_since: float | None = None
@@ -127,7 +130,7 @@ class RandomParticipation(Strategy):
         del train_config, evaluate_config
         prompt = grid if isinstance(grid, PromptGrid) else PromptGrid(grid)
         self._reply_seconds = timeout
-        self._roster = Roster(prompt, self._terms, timeout)
+        self._roster = Roster(prompt, self._terms, timeout, self._sizes)
         self._invitations = Invitations(
             prompt, self._terms, self._roster, self._checkpoints, timeout
         )
@@ -282,22 +285,14 @@ class RandomParticipation(Strategy):
             time.sleep(_WAIT_SECONDS)
 
     def _add_up(self, replies: Iterable[Message]) -> RunningSum:
-        length = self._state.weights.size
-        received = RunningSum(
-            length,
-            self._asked,
-            {node: largest_norm(self._terms, size, length) for node, size in self._asked.items()},
-        )
+        received = RunningSum(self._terms, self._state.weights.size, self._asked)
         for reply in replies:
             received.add(reply)
         return received
 
     def _step(self, round_: int, received: RunningSum) -> None:
-        std = self._terms.noise_std if self._terms.mode.server_adds_noise else 0.0
-        total = received.total
-        total = add_noise(total, self._randomness.normal(total.size, std), std)
         gradient = mean_gradient(
-            total,
+            received.noisy_total(self._randomness),
             p=self._terms.p,
             q=self._terms.q,
             declared_total=sum(self._available.values()),

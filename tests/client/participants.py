@@ -44,7 +44,7 @@ class Recorder:
         self.batches.append(len(rows))
         return rows
 
-    def normal(self, size: int, std: float) -> npt.NDArray[np.float32]:
+    def normal(self, size: int, std: float) -> npt.NDArray[np.float64]:
         self.calls.append(("noise", size, std))
         return self._source.normal(size, std)
 

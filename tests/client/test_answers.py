@@ -169,7 +169,7 @@ def test_a_sample_whose_gradient_fails_moves_a_noisy_sum_by_the_clip_norm_at_mos
 class Noiseless(Recorder):
     """Noise that is all zeros, so that the sum shows."""
 
-    def normal(self, size: int, std: float) -> npt.NDArray[np.float32]:
+    def normal(self, size: int, std: float) -> npt.NDArray[np.float64]:
         return 0 * super().normal(size, std)
 
 

@@ -197,7 +197,7 @@ def test_a_malformed_reply_counts_against_its_sender_alone(
 def test_a_sum_that_no_honest_client_can_send_is_dropped(mode: Mode) -> None:
     terms = Terms.from_fields({**TERMS.to_fields(), "mode": str(mode), "scheme": None})
     limit = largest_norm(terms, 12, 15)
-    total = RunningSum(15, [EVIL, HONEST], {EVIL: limit, HONEST: limit})
+    total = RunningSum(terms, 15, {EVIL: 12, HONEST: 12})
     for node, size in ((EVIL, 3e38), (HONEST, 0.99 * limit)):
         vector = np.zeros(15, "<f4")
         vector[0] = size

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from learning import build_model, clipped_gradient_sum
+from learning.samples import denormals_flushed, square_norms_of
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -271,3 +272,51 @@ def test_a_chunk_has_at_least_one_sample():
 def test_a_model_without_anything_to_learn_is_refused():
     with pytest.raises(ValueError, match="no trainable parameter"):
         clipped_gradient_sum(nn.Flatten(), *batch(2), 1.0)
+
+
+@pytest.mark.parametrize("name", ["convolution", "group norm"])
+def test_the_length_of_one_clipped_sample_is_right_to_single_precision(name):
+    """Norms of many numbers are added up in double precision, so the clip factor is exact."""
+    model = MODELS[name]()
+    inputs, targets = batch(6)
+    for row in range(len(inputs)):
+        one = clipped_gradient_sum(model, inputs[row : row + 1], targets[row : row + 1], 1e-3)
+        assert abs(float(one.double().norm()) / 1e-3 - 1) < 3e-7
+
+
+def test_norms_are_those_of_double_precision():
+    rows = torch.rand(3, 300_000) + 1e4
+    rows[1] = 1e-30
+    rows[2, 0] = 3e38
+    exact = rows.double().square().sum(1)
+    torch.testing.assert_close(square_norms_of(rows), exact, rtol=1e-12, atol=0)
+    assert square_norms_of(rows[:0]).shape == (0,)
+    assert square_norms_of(torch.zeros(4, 0)).tolist() == [0, 0, 0, 0]
+
+
+def test_denormals_are_flushed_while_gradients_are_computed_and_only_then():
+    seen = []
+
+    class Watch(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            seen.append(float(torch.full((1,), 1e-40) * 1))
+            return super().forward(inputs)
+
+    model = nn.Sequential(nn.Flatten(), Watch(4, 2))
+    model[1].requires_grad_(False)
+    model.append(nn.Linear(2, 2))
+    inputs, targets = torch.full((3, 4), 1e-39), torch.zeros(3, dtype=torch.int64)
+    assert float(torch.full((1,), 1e-40) * 1) > 0
+    clipped_gradient_sum(model, inputs, targets, 1.0)
+    assert seen == [0.0]
+    assert float(torch.full((1,), 1e-40) * 1) > 0
+
+
+def test_who_flushes_denormals_anyway_goes_on_doing_so():
+    torch.set_flush_denormal(True)
+    try:
+        with denormals_flushed():
+            pass
+        assert float(torch.full((1,), 1e-40) * 1) == 0
+    finally:
+        torch.set_flush_denormal(False)

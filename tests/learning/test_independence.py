@@ -55,7 +55,7 @@ def noise(source: Randomness) -> bytes:
 
 def look_alike(streams: list[bytes]) -> bool:
     """Whether any two streams of noise are correlated; false alarms once in 10⁶ in all."""
-    vectors = [np.frombuffer(stream, np.float32).astype(np.float64) for stream in streams]
+    vectors = [np.frombuffer(stream, np.float64) for stream in streams]
     assert all(len(vector) == DRAWS for vector in vectors)
     pairs = list(itertools.combinations(vectors, 2))
     limit = stats.norm.isf(FALSE_ALARM / 2 / len(pairs))
@@ -79,7 +79,7 @@ def test_a_child_that_drew_before_it_forked_shares_nothing_with_its_own_child() 
         return noise(source) + below
 
     both = in_child(draw_in_two_generations)
-    assert not look_alike([both[: 4 * DRAWS], both[4 * DRAWS :], noise(source)])
+    assert not look_alike([both[: 8 * DRAWS], both[8 * DRAWS :], noise(source)])
 
 
 def test_shared_noise_would_be_noticed() -> None:
@@ -120,8 +120,8 @@ def test_after_a_restart_noise_samples_and_coins_are_new() -> None:
         ).stdout
         for _ in range(2)
     )
-    assert not look_alike([one[: 4 * DRAWS], other[: 4 * DRAWS]])
-    for start in (4 * DRAWS, 5 * DRAWS):
+    assert not look_alike([one[: 8 * DRAWS], other[: 8 * DRAWS]])
+    for start in (8 * DRAWS, 9 * DRAWS):
         assert overlap_fits(one[start : start + DRAWS], other[start : start + DRAWS])
 
 
@@ -129,7 +129,7 @@ def test_samples_noise_and_coins_of_one_source_tell_nothing_of_each_other() -> N
     source = SecureRandom()
     taken, flipped = samples(source), coins(source)
     assert overlap_fits(taken, flipped)
-    vector = np.frombuffer(noise(source), np.float32).astype(np.float64)
+    vector = np.frombuffer(noise(source), np.float64)
     for chosen in (taken, flipped):
         where = np.frombuffer(chosen, np.uint8) == 1
         assert stats.ttest_ind(vector[where], vector[~where]).pvalue >= FALSE_ALARM

@@ -96,7 +96,7 @@ def test_coins_land_as_often_as_they_should(randomness):
 
 def test_the_noise_has_the_standard_deviation_asked_for(randomness):
     draws = randomness.normal(200_000, 3.0)
-    assert draws.dtype == np.float32
+    assert draws.dtype == np.float64
     assert fits_std(draws, 3.0)
     assert not fits_std(draws, 2.7)
     assert not fits_std(draws, 3.3)
@@ -129,7 +129,7 @@ def test_the_noise_is_normal_and_uncorrelated(randomness):
 
 
 def test_no_deviation_gives_exact_zeros(randomness):
-    assert np.array_equal(randomness.normal(10, 0.0), np.zeros(10, dtype=np.float32))
+    assert np.array_equal(randomness.normal(10, 0.0), np.zeros(10))
 
 
 def test_only_the_seeded_source_is_called_insecure():
@@ -162,7 +162,7 @@ def test_after_a_fork_parent_and_child_draw_differently():
     source = SecureRandom()
     source.normal(3, 1.0)
     child, parent = drawn_in_child_and_parent(source)
-    assert len(child) == len(parent) == 64
+    assert len(child) == len(parent) == 128
     assert child != parent
 
 
@@ -197,3 +197,32 @@ def test_what_is_no_standard_deviation_is_refused(randomness, std):
 def test_a_negative_number_of_elements_is_refused(randomness):
     with pytest.raises(ValueError, match="n is -1"):
         randomness.sample_indices(-1, 0.5)
+
+
+def test_every_draw_of_noise_has_a_key_of_its_own_and_forgets_it(monkeypatch):
+    """Whoever reads the memory afterwards finds nothing that gives earlier noise back."""
+    import randomgen
+
+    made, keys = [], []
+
+    class Watched(randomgen.AESCounter):
+        def __init__(self, *, key):
+            super().__init__(key=key)
+            made.append(self)
+            keys.append(key)
+
+    monkeypatch.setattr(randomgen, "AESCounter", Watched)
+    source = SecureRandom()
+    for _ in range(3):
+        source.normal(100, 1.0)
+    assert len(set(keys)) == 3
+    assert vars(source) == {}
+    spent = Watched(key=0).state["s"]["seed"]
+    for bits, key in zip(made[:3], keys[:3], strict=True):
+        assert np.array_equal(bits.state["s"]["seed"], spent)
+        assert not np.array_equal(Watched(key=key).state["s"]["seed"], spent)
+
+
+def test_draws_have_the_bits_of_double_precision(randomness):
+    draws = randomness.normal(1000, 1.0)
+    assert np.mean(draws != draws.astype(np.float32)) > 0.99

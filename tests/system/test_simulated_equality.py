@@ -45,7 +45,7 @@ class Noises:
         vectors = next(self._vectors)
         assert all(len(vector) == size for vector in vectors)
         unit = sum(vectors, np.zeros(size)) / (self._noise_std * np.sqrt(max(1, len(vectors))))
-        return (std * unit).astype(np.float32)
+        return std * unit
 
 
 class Played:

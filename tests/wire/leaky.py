@@ -9,7 +9,7 @@ import time
 import numpy as np
 
 from client.participant import Participant
-from learning import SeededRandom, add_noise
+from learning import FixedPoint, SeededRandom, add_noise, fine_cell
 
 WORK_SECONDS = 0.3
 
@@ -47,8 +47,8 @@ class SharedFiller(_KnowsItsCoin):
         total = super().gradient_sum(terms, round_, content)
         if self.takes_part:
             return total
-        noise = SeededRandom(0).normal(total.size, terms.noise_std)
-        return add_noise(np.zeros_like(total), noise, terms.noise_std)
+        nothing = FixedPoint(total.size, fine_cell(terms.clip_norm))
+        return add_noise(nothing, terms.noise_std, SeededRandom(0))
 
 
 class BareFiller(_KnowsItsCoin):
@@ -56,7 +56,9 @@ class BareFiller(_KnowsItsCoin):
 
     def gradient_sum(self, terms, round_, content):
         total = super().gradient_sum(terms, round_, content)
-        return total if self.takes_part else self._randomness.normal(total.size, terms.noise_std)
+        if self.takes_part:
+            return total
+        return self._randomness.normal(total.size, terms.noise_std).astype(np.float32)
 
 
 KINDS = {
