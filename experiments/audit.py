@@ -60,6 +60,7 @@ def standard_plan(*, full: bool) -> Plan:
         for geometry in ANGLES
     ]
     settings += [rare_participation(times=times), single_client(times=times), twin()]
+    settings.append(conspired_against(times=times))
     # Little noise shows what one training can prove at all, much noise makes a claim worth proving.
     trainings = [
         Training(mode=mode, rounds=rounds, noise_multiplier=noise)
@@ -105,6 +106,22 @@ def twin() -> Setting:
     """Return a client beside one in another process whose data, hence noise, everybody knows."""
     return Setting(
         mode=Mode.UNTRUSTED, geometry="across", p=1.0, rounds=100, twin=True, label="twin"
+    )
+
+
+def conspired_against(*, times: int = 1) -> Setting:
+    """Return a client among others that send extremes to round its sum."""
+    return Setting(
+        mode=Mode.LOCAL_ONLY,
+        geometry="across",
+        p=1.0,
+        q=1.0,
+        noise_multiplier=1.0,
+        deltas=(0.1,),
+        rounds=times * 500,
+        copies=1,
+        colluders=True,
+        label="colluders",
     )
 
 

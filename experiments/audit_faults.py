@@ -16,7 +16,7 @@ import numpy as np
 
 import client.participant
 from client.participant import Participant
-from learning import SecureRandom, SeededRandom
+from learning import FixedPoint, SecureRandom, SeededRandom
 
 _LESS_NOISE = 0.8
 _LARGER_COIN = 1.6
@@ -127,6 +127,16 @@ def _missing_charge(stack: ExitStack) -> None:
     _replace(stack, Participant, "_claim", claim)
 
 
+def _float_sums(stack: ExitStack) -> None:
+    def add(_: Any) -> Any:
+        def added(self: FixedPoint, vector: Any) -> None:
+            self.counts = FixedPoint.of(self.rounded + vector, self.cell).counts
+
+        return added
+
+    _replace(stack, FixedPoint, "add", add)
+
+
 def _paper_noise(stack: ExitStack) -> None:
     from experiments import audit_claims, audit_settings
 
@@ -141,8 +151,10 @@ FAULTS: dict[str, Plant] = {
     "fixed-size": _fixed_size,
     "shared-noise": _shared_noise,
     "missing-charge": _missing_charge,
+    "float-sums": _float_sums,
     "paper-noise": _paper_noise,
 }
 """Noise too small by a fifth; no clipping; a coin that says yes 1.6 times as often; one that says
 yes more often the more data there are; samples of fixed size; noise seeded alike in every process;
-one round in ten uncharged; ε as the source paper has it, hence its noise."""
+one round in ten uncharged; a sum in single precision; ε as the source paper has it, hence its
+noise."""

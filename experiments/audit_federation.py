@@ -24,6 +24,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import client.app
 from accounting.ledger import Ledger
+from experiments.audit_colluders import Colluder
 from learning import SecureRandom, SeededRandom, build_model, flatten_parameters
 from protocol import messages
 from protocol.terms import Terms
@@ -102,28 +103,36 @@ class Seen:
     coins: list[dict[int, bool]]
 
 
-def play(terms: Terms, policies: Sequence[Path], folder: Path, *, seed: int | None = None) -> Seen:
+def play(
+    terms: Terms,
+    policies: Sequence[Path],
+    folder: Path,
+    *,
+    colluders: Sequence[Colluder] = (),
+    seed: int | None = None,
+) -> Seen:
     """Train by the shipped strategy with the shipped ClientApp behind every policy.
 
     Args:
         terms: The terms of the run; its learning rate should be :func:`learning_rate`'s.
         policies: The clients.
         folder: For the server's state.
+        colluders: Clients that conspire; their answers arrive last, in this order.
         seed: Makes the server's noise predictable.
     """
-    grid = WatchedGrid(policies)
+    grid = WatchedGrid(policies, colluders)
     strategy = RandomParticipation(
         terms,
         checkpoints=CheckpointFolder(folder, terms.hash),
         randomness=SecureRandom() if seed is None else SeededRandom(seed),
-        expected_clients=len(policies),
+        expected_clients=len(policies) + len(colluders),
         patience_seconds=0.0,
     )
     start = flatten_parameters(build_model(terms.model, classes=terms.classes)).numpy()
     path = [start]
     with _task():
         strategy.start(
-            PromptGrid(grid),
+            PromptGrid(grid, batch=len(policies) + len(colluders)),
             ArrayRecord({messages.VECTOR: Array(start)}),
             num_rounds=terms.rounds,
             evaluate_fn=lambda _, arrays: path.append(arrays[messages.VECTOR].numpy()),
@@ -159,9 +168,11 @@ class WatchedGrid(Grid):
 
     Args:
         policies: The policies of the clients.
+        colluders: Further nodes, which are not watched.
     """
 
-    def __init__(self, policies: Sequence[Path]) -> None:
+    def __init__(self, policies: Sequence[Path], colluders: Sequence[Colluder] = ()) -> None:
+        self._colluders = dict(enumerate(colluders, start=len(policies)))
         self.replies: list[dict[int, Vector]] = [{} for _ in policies]
         self.heard: list[set[int]] = [set() for _ in policies]
         self._contexts = [
@@ -179,20 +190,24 @@ class WatchedGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Ids of all clients."""
-        return [context.node_id for context in self._contexts]
+        return range(_FIRST_NODE, _FIRST_NODE + len(self._contexts) + len(self._colluders))
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Deliver each message at once."""
         return [self._deliver(message) for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the answers, once."""
-        return [self._answers.pop(name) for name in message_ids if name in self._answers]
+        """Return the answers, once, in the order of the clients."""
+        answers = [self._answers.pop(name) for name in message_ids if name in self._answers]
+        return sorted(answers, key=lambda answer: answer.metadata.src_node_id)
 
     def _deliver(self, message: Message) -> str:
         name = f"message-{next(self._ids)}"
         message.metadata.__dict__["_message_id"] = name
         index = message.metadata.dst_node_id - _FIRST_NODE
+        if index in self._colluders:
+            self._answers[name] = self._colluders[index].answer(message)
+            return name
         try:
             answer = client.app.app(message, self._contexts[index])
             self._watch(index, message, answer)

@@ -14,6 +14,7 @@ from typing import Any
 from experiments.audit import (
     FALSE_ALARM,
     Plan,
+    conspired_against,
     rare_participation,
     run_audit,
     single_client,
@@ -35,6 +36,7 @@ def part_for(fault: str, plan: Plan) -> Plan:
         "telling-coin": _setting(plan, Mode.TRUSTED, "across"),
         "fixed-size": single_client(),
         "shared-noise": twin(),
+        "float-sums": conspired_against(),
         "paper-noise": rare_participation(),
     }
     if fault in settings:

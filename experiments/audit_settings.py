@@ -16,6 +16,7 @@ from scipy import stats
 
 from accounting.paper_schemes import AsPlotted
 from accounting.schemes import Scheme
+from experiments.audit_colluders import OFFSET, declared_by_all
 from experiments.audit_federation import Classes, Images, learning_rate
 from experiments.audit_model import COPIES, PLANE, WIDE
 from protocol.terms import Mode, Terms
@@ -43,6 +44,7 @@ class Setting:
             among charged rounds, at most so many of either coin.
         flips: Coins that are counted in each world.
         copies: Clients in one message: 1, or ``COPIES``.
+        colluders: Whether other clients conspire against it, known to who looks on.
         twin: Whether a second client, in a process of its own, gives away its noise.
         label: Tells settings of one mode and geometry apart.
     """
@@ -57,6 +59,7 @@ class Setting:
     rounds: int
     flips: int = 1
     copies: int = COPIES
+    colluders: bool = False
     twin: bool = False
     label: str = ""
 
@@ -75,6 +78,11 @@ class Setting:
         """Declared size of the client: the canary is counted."""
         return self.d + 1
 
+    @property
+    def declared_total(self) -> int:
+        """What all clients of a round declare."""
+        return self.copies * self.size + (declared_by_all() if self.colluders else 0)
+
     def terms(self, rounds: int) -> Terms:
         """Return the terms of a run of so many rounds."""
         return Terms(
@@ -88,7 +96,7 @@ class Setting:
             rounds_per_invitation=min(rounds, _BLOCK),
             model=PLANE if self.copies == 1 else WIDE,
             classes=2,
-            learning_rate=learning_rate(self.p, self.q, self.copies * self.size),
+            learning_rate=learning_rate(self.p, self.q, self.declared_total),
         )
 
     def data(self, *, with_canary: bool) -> tuple[Images, Classes]:
@@ -116,8 +124,10 @@ class Setting:
 
     def outputs(self, vectors: npt.NDArray[np.float32]) -> Array:
         """Return vectors as they travel (a row a round) in clip norms, rounds x copies x 2."""
-        # Gradients of class 0 point against the data.
-        scaled: Array = -vectors.astype(np.float64) / CLIP_NORM
+        scaled: Array = vectors.astype(np.float64) / CLIP_NORM
+        if self.colluders:
+            scaled[:, -1] -= OFFSET
+        scaled = -scaled  # gradients of class 0 point against the data
         return scaled.reshape(len(vectors), self.copies, 2)
 
 
@@ -148,7 +158,7 @@ def log_likelihood_ratio(setting: Setting, points: Array) -> Array:
     def density(x: float, y: float, sums: Array, weights: Array) -> Array:
         """Return log Σ_i w_i·N(point; (sums_i + x, y)), without the constant."""
         total = np.full(len(points), -np.inf)
-        for weight, at in zip(weights, sums, strict=True):
+        for weight, at in zip(weights[weights > 0], sums[weights > 0], strict=True):
             square = (points[:, 0] - at - x) ** 2 + (points[:, 1] - y) ** 2
             total = np.logaddexp(total, math.log(weight) - square / 2 / setting.noise_multiplier**2)
         return total

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from client.participant import Participant
 from experiments.audit_bounds import Coins
+from experiments.audit_colluders import conspiracy
 from experiments.audit_faults import planted
 from experiments.audit_federation import one_thread, play, write_client
 from experiments.audit_settings import Array, Setting
@@ -89,7 +90,13 @@ def _released_sums(job: Job, folder: Path) -> Outputs:
     setting = job.setting
     terms = setting.terms(setting.rounds)
     server_seed = None if job.seed is None else job.seed + 1
-    seen = play(terms, [_write(job, folder / "client", terms)], folder / "server", seed=server_seed)
+    seen = play(
+        terms,
+        [_write(job, folder / "client", terms)],
+        folder / "server",
+        colluders=conspiracy(terms.clip_norm) if setting.colluders else (),
+        seed=server_seed,
+    )
     outputs = setting.outputs(seen.sums)
     if setting.p == 1:
         return Outputs(heads=outputs, tails=outputs[:0], coins=None)

@@ -12,7 +12,14 @@ from typer.testing import CliRunner
 
 from deploy.cli import app
 from experiments import audit
-from experiments.audit import Plan, rare_participation, run_audit, single_client, twin
+from experiments.audit import (
+    Plan,
+    conspired_against,
+    rare_participation,
+    run_audit,
+    single_client,
+    twin,
+)
 from experiments.audit_claims import judge, judge_coins
 from experiments.audit_faults import FAULTS, planted
 from experiments.audit_one_run import Training, audit_training
@@ -28,6 +35,7 @@ COVERED = Setting(mode=Mode.COVERED, geometry="angled", rounds=200, flips=2000)
 QUIET = Setting(mode=Mode.QUIET, geometry="across", rounds=300, flips=8000)
 UNTRUSTED = Setting(mode=Mode.UNTRUSTED, geometry="across", rounds=100, flips=1000)
 SINGLE = single_client()
+COLLUDERS = conspired_against()
 RARE = rare_participation()
 TRAINING = Training(mode=Mode.LOCAL_ONLY, rounds=100, noise_multiplier=20.0, delta=1e-12)
 CHARGED = Training(mode=Mode.UNTRUSTED, rounds=20, noise_multiplier=5.0)
@@ -42,7 +50,7 @@ def run_worlds(setting, fault=None):
 
 @pytest.mark.parametrize(
     "setting",
-    [LOCAL, TRUSTED, COVERED, QUIET, UNTRUSTED, replace(SINGLE, rounds=400)],
+    [LOCAL, TRUSTED, COVERED, QUIET, UNTRUSTED, replace(SINGLE, rounds=400), COLLUDERS],
     ids=lambda setting: setting.name,
 )
 def test_sound_code_passes_an_audit_that_sees_the_canary(setting):
@@ -65,6 +73,7 @@ def test_sound_code_passes_an_audit_that_sees_the_canary(setting):
         ("no-clipping", UNTRUSTED),
         ("larger-coin", QUIET),
         ("fixed-size", SINGLE),
+        ("float-sums", COLLUDERS),
     ],
 )
 def test_planted_fault_is_caught(fault, setting):
@@ -174,7 +183,7 @@ def test_a_seeded_audit_says_that_it_is_insecure():
 def test_an_unknown_fault_is_told_with_the_known_ones():
     with pytest.raises(ValueError, match="less-noise"), planted("more-noise"):
         pass
-    assert len(FAULTS) == 8
+    assert len(FAULTS) == 9
 
 
 @pytest.fixture
