@@ -81,7 +81,7 @@ def all_faults(clocks):
         ("client machine: network cut", False, long, _hit_wire("cut")),
         ("client machine: network silent", False, long, _hit_wire("mute")),
         ("server program killed", True, (0.0, 0.0), _hit_server(_kill, "server run")),
-        ("SuperLink killed", True, (0.0, 0.0), _hit_server(_kill, "flower-superlink")),
+        ("SuperLink killed", True, (0.0, 0.0), _hit_server(_kill, "fenced_superlink")),
         ("ServerApp killed", True, (0.0, 0.0), _hit_server(_kill, "flwr-serverapp")),
         ("server paused", True, short, _hit_server(_pause, "")),
         ("server: files cannot grow", True, short, _hit_server(_fill_disk, "")),
