@@ -131,9 +131,9 @@ def _hit_wire(what):
 
 def _hit_all_wires(what):
     def inject(world, _):
-        for wire in world.wires:
+        for wire in world.all_wires:
             getattr(wire, what)()
-        return lambda: [wire.mend() for wire in world.wires], None
+        return lambda: [wire.mend() for wire in world.all_wires], None
 
     return inject
 
