@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from accounting import ledger_file, ledger_rows, validation
+from accounting import ledger_echo, ledger_file, ledger_rows, ledger_stops, validation
 from accounting.coin import CoinSource, SecureCoin
 from accounting.composition import epsilon_after
 from accounting.ledger_backup import backup_made
@@ -27,6 +27,7 @@ from accounting.ledger_entries import Budget, Entry, Tally, terms_to_json
 from accounting.ledger_file import NOTHING_CHARGED, LedgerError
 from accounting.ledger_layout import LOGGED_AHEAD
 from accounting.ledger_place import Place
+from accounting.ledger_testimony import SetBackError, require_seen, testify
 from accounting.ledger_verification import Verification, verify_file
 from accounting.ledger_witness import Witness
 from accounting.schemes import Scheme
@@ -123,6 +124,28 @@ class Ledger:
         """
         self._take_witness(path, anew=True)
 
+    def echo(self) -> bytes:
+        """Return a sealed note of the last entry, for a server to keep and send back."""
+        with self.snapshot():
+            key = ledger_rows.read_about(self._connection, self.path)["key"]
+            return ledger_echo.seal(testify(self._connection, self.path), key)
+
+    def heed(self, token: object) -> None:
+        """Stop this ledger for good if it lacks what an echo of its own speaks of.
+
+        Raises:
+            SetBackError: It was set back.
+        """
+        try:
+            with self.snapshot():
+                about = ledger_rows.read_about(self._connection, self.path)
+                seen = ledger_echo.unseal(token, about["id"], about["key"])
+                if seen is not None:
+                    require_seen(self._connection, self.path, seen, "a server")
+        except SetBackError:
+            ledger_stops.stop_set_back(self.path)
+            raise
+
     def require_witnessed(self, path: Path) -> None:
         """Refuse a ledger that lacks what the witness at ``path`` has seen."""
         with self.snapshot():
@@ -154,6 +177,12 @@ class Ledger:
         made = self.backup_made
         if made is not None:
             return f"This is a backup, made at {made}: whatever was charged since is not in it."
+        found = ledger_stops.read_stops(self.path).set_back_since
+        if found is not None:
+            return (
+                f"This ledger was found at {found} to be set back to an older copy; its figures "
+                "are too small, and it takes no charge."
+            )
         if ledger_file.format_of(self._connection) == LOGGED_AHEAD:
             return (
                 "This ledger has an older format. If the file was copied while a client ran, it "

@@ -1,4 +1,4 @@
-"""What the owner has stopped: everything for a while, or one experiment for good.
+"""What is stopped: everything for a while or one experiment for good, by the owner, or all of it.
 
 It stands in a table of the ledger's own file. So it is as durable as a charge, goes along when the
 file is moved or restored, and holds for every process that uses the ledger. A trigger keeps it: an
@@ -7,6 +7,9 @@ transaction that would have flipped the coin. Once a stop is on disk, no coin fa
 
 An experiment is left by its name alone, the part of a ledger's key before the ``#``: a server that
 asks again with other terms is refused all the same.
+
+A ledger that was found to be an older copy of itself is stopped as a whole, and nothing resumes it:
+the newer one, which was not stopped, has to be put back.
 
 Neither the chain of hashes nor the format of the file is touched: the table is made when the first
 stop is, and programs that do not know it are held by its trigger all the same.
@@ -24,6 +27,9 @@ from accounting import ledger_file
 from accounting.ledger_file import LedgerError
 from accounting.ledger_layout import ALL, STOPS_LAYOUT
 
+# Has an empty name too, so that it stands for all; the owner's `resume` does not lift it.
+_SET_BACK = "#set-back"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stops:
@@ -32,10 +38,12 @@ class Stops:
     Attributes:
         paused_since: When the owner paused everything; None if nothing is paused.
         left: Names of the experiments that were left for good, and when.
+        set_back_since: When this ledger was found to be an older copy; None if it never was.
     """
 
     paused_since: str | None
     left: Mapping[str, str]
+    set_back_since: str | None = None
 
 
 def name_of(experiment: str) -> str:
@@ -54,15 +62,22 @@ def read_stops(path: Path) -> Stops:
         known = connection.execute(query).fetchone()
         rows = connection.execute("SELECT experiment, at FROM stops").fetchall() if known else []
     stops: dict[str, str] = dict(rows)
-    paused_since = stops.pop(ALL, None)
+    paused_since, set_back_since = stops.pop(ALL, None), stops.pop(_SET_BACK, None)
     return Stops(
-        paused_since=paused_since, left={name_of(one): since for one, since in stops.items()}
+        paused_since=paused_since,
+        left={name_of(one): since for one, since in stops.items()},
+        set_back_since=set_back_since,
     )
 
 
 def pause(path: Path) -> None:
     """Stop every experiment until `resume`; on disk when this returns."""
     _stop(path, ALL)
+
+
+def stop_set_back(path: Path) -> None:
+    """Stop for good a ledger that was found to be an older copy; on disk when this returns."""
+    _stop(path, _SET_BACK)
 
 
 def resume(path: Path) -> None:

@@ -13,28 +13,14 @@ import json
 import os
 import secrets
 import sqlite3
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from accounting import ledger_file, ledger_rows
 from accounting.ledger_file import NOTHING_CHARGED, LedgerError
+from accounting.ledger_testimony import Testimony, require_seen, testify
 
 _MARK = "witness"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Testimony:
-    """What a witness knows.
-
-    Attributes:
-        ledger: The ledger's public name.
-        entries: How many entries it had.
-        head: The hash of the last.
-    """
-
-    ledger: str
-    entries: int
-    head: str
 
 
 class Witness:
@@ -61,17 +47,16 @@ class Witness:
         """
         if self.path.resolve() in {ledger.resolve(), ledger_file.beside(ledger, "-journal")}:
             raise LedgerError(f"The witness {self.path} must be another file than the ledger.")
-        about = ledger_rows.read_about(connection, ledger)
-        seen = self._read()
-        now = _testimony(connection, ledger, about)
-        if seen is None and _MARK in about and now.entries and not anew:
+        marked = _MARK in ledger_rows.read_about(connection, ledger)
+        seen, now = self._read(), testify(connection, ledger)
+        if seen is None and marked and now.entries and not anew:
             raise LedgerError(
                 f"The ledger {ledger} has a witness, but there is none at {self.path}. Find it: is "
                 "its disk there? If it is lost, and this ledger is surely the newest, make a new "
                 f'one by "coinflower ledger witness {ledger} {self.path}". {NOTHING_CHARGED}'
             )
         if seen is not None:
-            require_seen(connection, ledger, about, seen, f"its witness {self.path}")
+            self._require_seen(connection, ledger, seen)
         self._write(now)
         # Only now: a mark without a file would refuse a sound ledger after a crash.
         connection.execute("INSERT OR IGNORE INTO about VALUES (?, ?)", (_MARK, ledger_file.now()))
@@ -85,8 +70,15 @@ class Witness:
         seen = self._read()
         if seen is None:
             raise LedgerError(f"There is no witness at {self.path}.")
-        about = ledger_rows.read_about(connection, ledger)
-        require_seen(connection, ledger, about, seen, f"its witness {self.path}")
+        self._require_seen(connection, ledger, seen)
+
+    def _require_seen(self, connection: sqlite3.Connection, ledger: Path, seen: Testimony) -> None:
+        if seen.ledger != testify(connection, ledger).ledger:
+            raise LedgerError(
+                f"The ledger {ledger} is not the one that its witness {self.path} belongs to. "
+                f"{NOTHING_CHARGED}"
+            )
+        require_seen(connection, ledger, seen, f"its witness {self.path}")
 
     def follow(self, connection: sqlite3.Connection, ledger: Path) -> None:
         """Write down the ledger's last entry, unless that was done before.
@@ -94,7 +86,7 @@ class Witness:
         Raises:
             LedgerError: It could not be written.
         """
-        now = _testimony(connection, ledger, ledger_rows.read_about(connection, ledger))
+        now = testify(connection, ledger)
         if now != self._last:
             self._write(now)
 
@@ -135,33 +127,3 @@ class Witness:
                 "stays charged; nothing leaves."
             ) from None
         self._last = now
-
-
-def _testimony(connection: sqlite3.Connection, ledger: Path, about: dict[str, str]) -> Testimony:
-    entries, head = ledger_rows.last(connection, ledger)
-    return Testimony(ledger=about["id"], entries=entries, head=head)
-
-
-def require_seen(
-    connection: sqlite3.Connection, ledger: Path, about: dict[str, str], seen: Testimony, whose: str
-) -> None:
-    """Refuse a ledger that does not contain what was seen of it.
-
-    Raises:
-        LedgerError: It was set back, or is another one.
-    """
-    if seen.ledger != about["id"]:
-        raise LedgerError(
-            f"The ledger {ledger} is not the one that {whose} belongs to. {NOTHING_CHARGED}"
-        )
-    if not ledger_rows.contains(connection, ledger, seen.entries, seen.head):
-        raise set_back(ledger, whose)
-
-
-def set_back(ledger: Path, whose: str) -> LedgerError:
-    """Return the error of a ledger that lacks what somebody saw in it."""
-    return LedgerError(
-        f"The ledger {ledger} was set back: it lacks an entry that {whose} has seen. Put the newer "
-        "ledger back in its place; if that is lost, count the budget as spent "
-        f"(docs/data-owners.md). {NOTHING_CHARGED}"
-    )

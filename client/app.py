@@ -17,10 +17,10 @@ from pathlib import Path
 from flwr.app import ConfigRecord, ConfigRecordValues, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from accounting.ledger_echo import NO_TOKEN
 from accounting.ledger_file import LedgerError
 from client.participant import Participant
 from protocol import messages
-from protocol.foreign import printable, quoted
 from protocol.policy import Refusal, RefusedError
 from protocol.terms import Terms
 
@@ -29,7 +29,6 @@ SIMULATED_POLICIES = "COINFLOWER_SIMULATED_POLICIES"
 """Environment variable: folder of client-0.toml, client-1.toml, ... for Flower's simulation."""
 
 logger = logging.getLogger("coinflower.client")
-_MOST_CHARACTERS = 400
 
 _participants: dict[Path, Participant] = {}
 _opening = threading.Lock()
@@ -78,16 +77,11 @@ def discreet(handler: Handler) -> Handler:
         try:
             return handler(message, context)
         except Exception as error:  # whatever it was, only a constant sentence may leave
-            kind, what = quoted(message.metadata.message_type), type(error).__name__
-            logger.warning("%s not answered: %s: %s", kind, what, _shown(error))
+            kind, what = message.metadata.message_type, type(error).__name__
+            logger.warning("%s not answered: %s: %s", kind, what, error)
         raise RuntimeError(messages.FAILURE_REASON)
 
     return handle
-
-
-def _shown(error: Exception) -> str:
-    """Return what an error says, which may quote the server."""
-    return printable(str(error), _MOST_CHARACTERS)
 
 
 def _ask(message: Message) -> ConfigRecord:
@@ -122,19 +116,35 @@ def _answer(message: Message, fields: dict[str, ConfigRecordValues]) -> Message:
 @discreet
 def enrol(message: Message, context: Context) -> Message:
     """Agree to the terms, or refuse with a sentence that says nothing about the data."""
-    size, reason = 0, ""
+    size, reason, echo = 0, "", NO_TOKEN
     try:
-        size = participant_of(context).enrol(_understood(message))
+        participant = _heeding(message, context)
+        size = participant.enrol(_understood(message))
+        echo = participant.echo()
     except RefusedError as refused:
-        logger.warning("Refused to enrol: %s (%s)", refused.refusal.value, _shown(refused))
+        logger.warning("Refused to enrol: %s (%s)", refused.refusal.value, refused)
         reason = refused.refusal.value
     except LedgerError as error:
         logger.warning("Refused to enrol: %s", error)
         reason = Refusal.LEDGER.value
     return _answer(
         message,
-        {messages.ENROLLED: not reason, messages.DECLARED_SIZE: size, messages.REASON: reason},
+        # A refusal brings no new echo: that of a ledger that was set back would hide it.
+        {
+            messages.ENROLLED: not reason,
+            messages.DECLARED_SIZE: size,
+            messages.REASON: reason,
+            messages.ECHO: echo,
+        },
     )
+
+
+def _heeding(message: Message, context: Context) -> Participant:
+    """Return this node's participant, unless the question shows that its ledger was set back."""
+    participant = participant_of(context)
+    if messages.ECHO in message.content.config_records:
+        participant.heed(message.content.config_records[messages.ECHO].get(messages.ECHO))
+    return participant
 
 
 def _understood(message: Message) -> Terms:
@@ -152,8 +162,9 @@ def invite(message: Message, context: Context) -> Message:
     terms = _terms(message)
     if not 1 <= count <= terms.rounds_per_invitation:
         raise ValueError(f"{count} rounds in one invitation")
-    coins = participant_of(context).flip(terms, range(first, first + count))
-    return _answer(message, {messages.COINS: coins})
+    participant = _heeding(message, context)
+    coins = participant.flip(terms, range(first, first + count))
+    return _answer(message, {messages.COINS: coins, messages.ECHO: participant.echo()})
 
 
 @app.train(messages.GRADIENT)
@@ -161,7 +172,9 @@ def invite(message: Message, context: Context) -> Message:
 def gradient(message: Message, context: Context) -> Message:
     """Answer a model with the (noisy) sum of clipped gradients, once a round."""
     ask = _ask(message)
-    total = participant_of(context).gradient_sum(
+    participant = _heeding(message, context)
+    total = participant.gradient_sum(
         _terms(message), _whole(ask, messages.ROUND), ask[messages.WEIGHTS]
     )
-    return _answer(message, {messages.SUM: messages.vector_to_bytes(total)})
+    sent = messages.vector_to_bytes(total)
+    return _answer(message, {messages.SUM: sent, messages.ECHO: participant.echo()})

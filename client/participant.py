@@ -20,6 +20,7 @@ from torch import nn
 from accounting import ledger_stops
 from accounting.ledger import BudgetExceededError, Ledger
 from accounting.ledger_file import LedgerError
+from accounting.ledger_testimony import SetBackError
 from client.data import LocalData, load_local_data
 from client.model import build_fitting_model
 from learning import (
@@ -99,9 +100,27 @@ class Participant:
         stops = ledger_stops.read_stops(policy.ledger)
         for name in stops.left:
             _release(ledger, name)  # in case that leaving was cut short
+        if stops.set_back_since:
+            logger.error("STOPPED: %s", _set_back(policy.ledger, stops.set_back_since))
         if stops.paused_since:
             logger.warning("PAUSED since %s: no coin is flipped.", stops.paused_since)
         return cls(policy, ledger, data, randomness)
+
+    def heed(self, echo: object) -> None:
+        """Stop for good if the ledger lacks what a server was told of it before.
+
+        Raises:
+            RefusedError: The ledger was set back.
+        """
+        try:
+            self.ledger.heed(echo)
+        except SetBackError as error:
+            logger.error("STOPPED: %s", error)
+            raise RefusedError(Refusal.SET_BACK, str(error)) from error
+
+    def echo(self) -> bytes:
+        """Return what a server is to send back with its next question."""
+        return self.ledger.echo()
 
     def enrol(self, terms: Terms) -> int:
         """Agree to the terms and return the declared size, or refuse.
@@ -198,6 +217,9 @@ class Participant:
         In a private mode the ledger looks again, in the transaction that flips the coin.
         """
         stops = ledger_stops.read_stops(self.policy.ledger)
+        if stops.set_back_since:
+            detail = _set_back(self.policy.ledger, stops.set_back_since)
+            raise RefusedError(Refusal.SET_BACK, detail)
         if terms.experiment in stops.left:
             since = stops.left[terms.experiment]
             raise RefusedError(Refusal.LEFT, f"the owner left {terms.experiment} at {since}")
@@ -313,6 +335,13 @@ class Participant:
             most = self.policy.most_parameters
             self._model, self._model_name = build_fitting_model(terms, self._data, most), name
         return self._model
+
+
+def _set_back(ledger: Path, since: str) -> str:
+    return (
+        f"The ledger {ledger} was found at {since} to be set back to an older copy. Put the newer "
+        "one in its place; if that is lost, count the budget as spent (docs/data-owners.md)."
+    )
 
 
 def _release(ledger: Ledger, name: str) -> None:

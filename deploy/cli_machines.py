@@ -85,7 +85,6 @@ def client(
     from client.identity import load_private_key
     from client.node import ResidentNode
     from deploy.health import HealthServer
-    from deploy.page_link import told_link
 
     torch.set_num_threads(1)
     key = None if private_key is None else load_private_key(private_key)
@@ -102,8 +101,7 @@ def client(
             drain_seconds=drain_seconds,
         )
         if page is not None:
-            server = stack.enter_context(_owners_page(page, participant, superlink, node))
-            stack.enter_context(told_link(server, participant.policy.ledger))
+            stack.enter_context(_owners_page(page, participant, superlink, node))
         health = HealthServer(health_port, lambda: node.joined, host=health_host)
         stack.enter_context(health)
         node.run()
@@ -125,7 +123,9 @@ def _owners_page(
         server=superlink,
         joined=lambda: node.joined,
     )
-    return PageServer(address, subject)
+    server = PageServer(address, subject)
+    say(server.notice)
+    return server
 
 
 def _require_address(address: str, *, insecure: bool) -> None:

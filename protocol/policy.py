@@ -27,6 +27,7 @@ class Refusal(Enum):
     PRICE = "The price of these terms takes this client too long to compute."
     BUDGET = "The planned rounds do not fit this client's privacy budget."
     LEDGER = "This client's ledger is not in order."
+    SET_BACK = "This client's ledger was set back to an older one."
     MODEL = "This client cannot run this model on its data."
     PAUSED = "The owner has paused this client."
     LEFT = "The owner has left this experiment."

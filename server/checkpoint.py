@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,13 @@ from safetensors.numpy import save as save_tensors
 
 from accounting import validation
 
+logger = logging.getLogger("coinflower.server")
+
 Vector = npt.NDArray[np.float32]
 
 _CHECKPOINT = "checkpoint.safetensors"
 _USED_ROUNDS = "used-rounds.json"
+_ECHOES = "echoes.json"
 
 INSECURE = {"insecure": "true"}
 """What the files of a run say of themselves if anything of it was ever seeded."""
@@ -117,6 +122,23 @@ class CheckpointFolder:
             ) from None
         self._require_own(terms)
         return int(used)
+
+    def save_echoes(self, echoes: Mapping[str, bytes]) -> None:
+        """Write what clients handed out about their ledgers."""
+        content = {name: token.hex() for name, token in echoes.items()}
+        write_atomically(self._folder / _ECHOES, json.dumps(content).encode())
+
+    def load_echoes(self) -> dict[str, bytes]:
+        """Return what clients handed out; without it they are asked as if for the first time."""
+        path = self._folder / _ECHOES
+        try:
+            content = json.loads(path.read_text())
+            return {str(name): bytes.fromhex(token) for name, token in content.items()}
+        except FileNotFoundError:
+            return {}
+        except (AttributeError, TypeError, ValueError, RecursionError):
+            logger.warning("%s is damaged; clients' ledgers that were set back may not show.", path)
+            return {}
 
     def _is_stamped(self) -> bool:
         try:

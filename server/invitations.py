@@ -69,26 +69,24 @@ class Invitations:
         self._reply_seconds = reply_seconds
         self._block: _Block | None = None
 
-    def coins(self, round_: int, patience: float) -> dict[int, bool]:
-        """Return the coins of a round by client.
-
-        Args:
-            round_: The round.
-            patience: Seconds to wait in the first round of a block; in others there is no wait.
-        """
+    def coins(self, round_: int) -> dict[int, bool]:
+        """Return the coins of a round by client; waits in the first round of a block only."""
         if self._block is None or not self._block.covers(round_):
             self._block = self._invite(round_)
         block = self._block
         if round_ == block.first:
-            replies = list(self._grid.collect(block.pending, patience))
-            for _ in range(-(-len(block.pending.outstanding) // self._grid.batch)):
-                replies += block.pending.poll()  # what is there by now is not late
-            useless = {reply.metadata.src_node_id for reply in replies if not block.note(reply)}
+            replies = self._grid.collect(block.pending, self._reply_seconds)
+            useless = {reply.metadata.src_node_id for reply in replies if not self._note(reply)}
             self._roster.went_silent(useless | block.pending.outstanding)
         else:
             for reply in block.pending.poll():
-                block.note(reply)
+                self._note(reply)
         return {node: coins[round_ - block.first] for node, coins in block.coins.items()}
+
+    def _note(self, reply: Message) -> bool:
+        assert self._block is not None
+        self._roster.echoes.note_answer(reply)
+        return self._block.note(reply)
 
     def invite_ahead(self, round_: int) -> None:
         """In the last round of a block, send the next block's invitations on their way."""
@@ -104,7 +102,7 @@ class Invitations:
         content = question(self._terms, {messages.ROUND: first, messages.COUNT: count})
         pending = self._grid.push(
             Message(
-                content,
+                self._roster.echoes.beside(content, node),
                 dst_node_id=node,
                 message_type=f"query.{messages.INVITE}",
                 # Sent ahead, it waits until the client has answered the round before.

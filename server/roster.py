@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from protocol import messages
-from protocol.foreign import quoted
 from protocol.policy import Refusal
 from protocol.terms import Terms
+from server.echoes import Echoes
 from server.grid import Pending, PromptGrid
 
 logger = logging.getLogger("coinflower.server")
@@ -21,9 +21,9 @@ LARGEST_TOTAL_SIZE = 500_000_000
 """The most samples whose clipped gradients a round's sum is sure to hold (learning/lattice.py)."""
 _LOOK_SECONDS = 1.0
 _ASK_AGAIN_SECONDS = 5.0
-_SENTENCES = frozenset(refusal.value for refusal in Refusal)
+_MOST_REASON = 200
 # What may be over soon: an owner resumes, a full disk gets some room.
-_PASSING = frozenset({Refusal.PAUSED.value, Refusal.LEDGER.value})
+_PASSING = frozenset({Refusal.PAUSED.value, Refusal.LEDGER.value, Refusal.SET_BACK.value})
 
 
 def question(terms: Terms, fields: Mapping[str, int | bytes] | None = None) -> RecordDict:
@@ -60,6 +60,10 @@ class Roster:
         terms: What they are asked to agree to.
         reply_seconds: How long they may take to answer.
         sizes: How much data they may declare.
+        echoes: What they handed out about their ledgers.
+
+    Attributes:
+        echoes: The same.
     """
 
     def __init__(
@@ -68,11 +72,13 @@ class Roster:
         terms: Terms,
         reply_seconds: float,
         sizes: SizeLimits | None = None,
+        echoes: Echoes | None = None,
     ) -> None:
         self._grid = grid
         self._terms = terms
         self._reply_seconds = reply_seconds
         self._sizes = sizes or SizeLimits()
+        self.echoes = echoes or Echoes()
         self._declared: dict[int, int] = {}
         self._refusals: dict[int, str] = {}
         self._online: set[int] = set()
@@ -147,7 +153,7 @@ class Roster:
         self._pending.append(
             self._grid.push(
                 Message(
-                    question(self._terms),
+                    self.echoes.beside(question(self._terms), node),
                     dst_node_id=node,
                     message_type=f"query.{messages.ENROL}",
                     ttl=self._reply_seconds,
@@ -164,9 +170,7 @@ class Roster:
         try:
             answer = reply.content.config_records[messages.ANSWER]
             enrolled, size = answer[messages.ENROLLED], answer[messages.DECLARED_SIZE]
-            reason = str(answer[messages.REASON])
-            if reason not in _SENTENCES:  # not one of ours, so a text of the client's own
-                reason = quoted(reason)
+            reason = str(answer[messages.REASON])[:_MOST_REASON]
         except KeyError:
             logger.warning("Client %d answered something else than asked.", node)
             return
@@ -178,6 +182,7 @@ class Roster:
                 logger.info("Client %d enrolled with declared size %d.", node, size)
             # Fixed for the run, so that one element more or less does not change the scale.
             self._declared.setdefault(node, size)
+            self.echoes.note_enrolment(reply)
             self._silent.discard(node)
             self._refusals.pop(node, None)
             if node in self._split()[1]:

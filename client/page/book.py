@@ -113,13 +113,19 @@ def read_book(path: Path) -> Book:
             if entry.kind == "charge":
                 charges.append(entry.experiment)
         tallies = {tally.experiment: tally for tally in ledger.tallies()}
+    stops = read_stops(path)
+    if stops.set_back_since:
+        raise LedgerError(
+            f"This ledger was found at {stops.set_back_since} to be set back to an older copy; its "
+            "figures are too small. Put the newer one in its place."
+        )
     return Book(
         data_set=data_set,
         accounts=[Account.of(tallies[name], *times) for name, times in touched.items()],
         charges=charges,
         entries=entries,
         head=head,
-        stops=read_stops(path),
+        stops=stops,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import traceback
@@ -26,6 +25,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from accounting.ledger_echo import NO_TOKEN, TOKEN_BYTES
 from accounting.ledger_file import LedgerError
 from client.app import SIMULATED_POLICIES, _answer, app, forget_participants, participant_of
 from client.participant import Participant
@@ -80,13 +80,14 @@ def call(owner: Any, kind: str, content: RecordDict) -> Message:
 
 
 def answer_of(reply: Message) -> dict[str, Any]:
-    """The one record of a reply but its salt, after checking that they are there."""
+    """The one record of a reply but salt and echo, after checking that they are there."""
     assert not reply.has_error()
     assert list(reply.content) == [messages.ANSWER]
     assert not reply.content.metric_records
     assert not reply.content.array_records
     answer: dict[str, Any] = dict(reply.content.config_records[messages.ANSWER])
     assert len(answer.pop(messages.SALT)) >= messages.SALT_BYTES
+    assert len(answer.pop(messages.ECHO)) == TOKEN_BYTES
     return answer
 
 
@@ -126,23 +127,6 @@ def test_terms_that_make_no_sense_are_refused(owner: Any, text: str) -> None:
     reply = call(owner, "query.enrol", question(text))
     expected = {"enrolled": False, "declared-size": 0, "reason": Refusal.TERMS.value}
     assert answer_of(reply) == expected
-
-
-HOSTILE = f"x\n2026-01-01 00:00:00,000 INFO all is well\x1b[2J\x9b31m\u202e{'y' * 3000}"
-
-
-@pytest.mark.parametrize("field", ["experiment", "mode", "model", "p", "scheme", HOSTILE])
-def test_a_lying_servers_text_is_one_printable_line_of_the_log(
-    owner: Any, make_terms: Make, caplog: pytest.LogCaptureFixture, field: str
-) -> None:
-    text = json.dumps({**make_terms().to_fields(), field: HOSTILE}, ensure_ascii=False)
-    assert not answer_of(call(owner, "query.enrol", question(text)))[messages.ENROLLED]
-    with pytest.raises(RuntimeError):
-        call(owner, "query.invite", question(text, round=1, count=1))
-    assert len(caplog.messages) == 2
-    for line in caplog.messages:
-        assert line.isprintable()
-        assert len(line) < 1000
 
 
 def test_a_damaged_ledger_is_a_refusal_that_says_so(owner: Any, make_terms: Make) -> None:
@@ -202,8 +186,9 @@ def test_answers_to_enrolment_have_one_size_whatever_they_say(owner: Any, make_t
     declared = [1, 127, 128, 2**40]
     asked = [make_terms(), make_terms(clip_norm=1.25), make_terms(q=0.75), "no terms"]
     replies = [call(owner, "query.enrol", question(terms)) for terms in asked]
+    first = {**answer_of(replies[0]), messages.ECHO: NO_TOKEN}
     replies += [
-        _answer(ask("query.enrol", RecordDict()), {**answer_of(replies[0]), "declared-size": size})
+        _answer(ask("query.enrol", RecordDict()), {**first, "declared-size": size})
         for size in declared
     ]
     assert len({answer_of(reply)["reason"] for reply in replies}) >= 3

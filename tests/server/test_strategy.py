@@ -70,7 +70,8 @@ def test_messages_carry_the_documented_fields_and_no_others(federation: Make) ->
     seen: dict[str, set[str]] = {}
 
     def watch(message: Message) -> None:
-        assert list(message.content) == [messages.ASK]
+        assert list(message.content) == [messages.ASK, messages.ECHO]
+        assert set(message.content[messages.ECHO]) == {"echo", "salt"}
         seen.setdefault(kind_of(message), set()).update(message.content[messages.ASK])
 
     fed.grid.before_push = watch

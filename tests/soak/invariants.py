@@ -24,7 +24,6 @@ COUNTED = "the server counted only what clients charged and sent"
 BUDGET = "no budget is exceeded"
 FORWARD = "rounds only go forward, and none is lost"
 FINITE = "the server's files are whole, and its model is finite"
-NAMED = "the server names dishonest clients and goes on without them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +33,6 @@ class Invariant:
     name: str
     checks: int
     violations: tuple[str, ...]
-
-
-def check_named(protocol, log):
-    """Check that a server's log tells of the clients of ``dishonest.py``."""
-    said = log.read_text()
-    for sentence in ("stays away: It declares more samples than", "sent: a vector"):
-        protocol.expect(NAMED, sentence in said, f"the server's log has no {sentence!r}")
 
 
 class Protocol:
@@ -73,14 +65,13 @@ class Book:
         return key in self.coins
 
 
-def check(cluster, settings, protocol=None, *, strangers=0):
+def check(cluster, settings, protocol=None):
     """Check a federation that has stopped.
 
     Args:
         cluster: The federation: policies and ledgers, and the witness's lines if there are any.
         settings: Settings files of the experiments that were played with it.
         protocol: Where to collect; a new one if None.
-        strangers: Clients that no ledger and no witness tells of.
 
     Returns:
         The protocol.
@@ -96,7 +87,7 @@ def check(cluster, settings, protocol=None, *, strangers=0):
     lines = read_witness(cluster.folder)
     _check_witness(protocol, books, lines)
     for run in experiments:
-        _check_server(protocol, run, books, lines, strangers)
+        _check_server(protocol, run, books, lines)
     return protocol
 
 
@@ -178,7 +169,7 @@ def _check_said(protocol, book, line, keys):
             protocol.expect(LEFT, key in book.answers, f"{told} unclaimed")
 
 
-def _check_server(protocol, run, books, lines, strangers):
+def _check_server(protocol, run, books, lines):
     """Compare what the server wrote with what the ledgers say, and with itself."""
     experiment = run.terms.ledger_key
     sent = Counter(
@@ -209,8 +200,7 @@ def _check_server(protocol, run, books, lines, strangers):
             ("answered", answers),
             *([("answered", sent[round_])] if lines else []),
         ):
-            holds = row[what] <= most + strangers
-            protocol.expect(COUNTED, holds, f"{told}: {row[what]} {what} of {most}")
+            protocol.expect(COUNTED, row[what] <= most, f"{told}: {row[what]} {what} of {most}")
         protocol.expect(FORWARD, before < round_ <= used, f"{told} after {before}, used {used}")
         before = round_
         if row["available"] >= run.least_clients:

@@ -106,9 +106,9 @@ def _stored(objects, name, after):
 
 
 def _record(message, objects, key):
-    """Return the one record of a message, whose tree lists it, what holds it, and the head."""
+    """Return a record of a message, whose tree lists its records, what holds them, and the head."""
     contents = {name: objects[name][0]["content"] for name in message["tree"]}
-    found = inflate_object_from_contents(message["tree"][1], contents)
+    found = inflate_object_from_contents(message["tree"][-2], contents)
     return dict(found.config_records[key])
 
 

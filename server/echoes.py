@@ -1,0 +1,75 @@
+"""What clients handed out about their ledgers, to be sent back with the next question.
+
+The server cannot read an echo (`accounting.ledger_echo`); it keeps the latest of every ledger, by
+the name that each bears. A client that joins anew may come as another node, so its ledger is known
+by what it says on enrolling. That echo is not kept where there is one: if the ledger was set back,
+it is the older one, and the client has to see the newer before it answers anything.
+"""
+
+from __future__ import annotations
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from accounting.ledger_echo import NAME_BYTES, NO_TOKEN, TOKEN_BYTES
+from protocol import messages
+from server.checkpoint import CheckpointFolder
+
+_MOST_LEDGERS = 100_000
+
+
+class Echoes:
+    """The latest echo of every ledger, across restarts.
+
+    Args:
+        checkpoints: Where they are kept; None keeps them in memory only.
+    """
+
+    def __init__(self, checkpoints: CheckpointFolder | None = None) -> None:
+        self._checkpoints = checkpoints
+        self._latest = checkpoints.load_echoes() if checkpoints else {}
+        self._ledgers: dict[int, str] = {}
+        self._changed = False
+
+    def beside(self, content: RecordDict, node: int) -> RecordDict:
+        """Return a question with the echo for a client beside it.
+
+        In a record of its own, so that the model, which is the same for all, is stored once.
+        """
+        token = self._latest.get(self._ledgers.get(node, ""), NO_TOKEN)
+        record = ConfigRecord({messages.ECHO: token, messages.SALT: messages.salt()})
+        return RecordDict({**content, messages.ECHO: record})
+
+    def note_enrolment(self, reply: Message) -> None:
+        """Learn which ledger a client has."""
+        token = _token_of(reply)
+        if token is None:
+            return
+        name = token[:NAME_BYTES].hex()
+        self._ledgers[reply.metadata.src_node_id] = name
+        if name not in self._latest and len(self._latest) < _MOST_LEDGERS:
+            self._keep(name, token)
+
+    def note_answer(self, reply: Message) -> None:
+        """Keep the echo of an answer, whose question carried the one before."""
+        token, name = _token_of(reply), self._ledgers.get(reply.metadata.src_node_id)
+        if token is not None and token[:NAME_BYTES].hex() == name:
+            self._keep(name, token)
+
+    def save(self) -> None:
+        """Write them down."""
+        if self._changed and self._checkpoints is not None:
+            self._checkpoints.save_echoes(self._latest)
+        self._changed = False
+
+    def _keep(self, name: str, token: bytes) -> None:
+        self._latest[name] = token
+        self._changed = True
+
+
+def _token_of(reply: Message) -> bytes | None:
+    if reply.has_error() or messages.ANSWER not in reply.content.config_records:
+        return None
+    token = reply.content.config_records[messages.ANSWER].get(messages.ECHO)
+    if isinstance(token, bytes) and len(token) == TOKEN_BYTES and token != NO_TOKEN:
+        return token
+    return None

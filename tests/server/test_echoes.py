@@ -1,0 +1,152 @@
+"""The server sends back what clients said of their ledgers; a ledger that was set back stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+import server.roster
+from accounting.ledger_echo import NO_TOKEN, TOKEN_BYTES
+from client.app import forget_participants
+from protocol import messages
+from protocol.policy import Refusal, load_policy
+from protocol.terms import Mode
+from server.checkpoint import CheckpointFolder
+from server.strategy import TooFewClientsError
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(server.roster, "_ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(server.roster, "_LOOK_SECONDS", 0.05)
+    yield
+    forget_participants()
+
+
+class _StopError(Exception):
+    pass
+
+
+def play_until(fed: Any, last: int) -> None:
+    """Play until a round, as if the server was stopped then, and close the clients."""
+
+    def stop(round_: int, _: np.ndarray) -> None:
+        if round_ == last:
+            raise _StopError
+
+    with pytest.raises(_StopError):
+        fed.run(evaluate=stop)
+    forget_participants()
+
+
+def ledger_of(fed: Any, node: int) -> Path:
+    return load_policy(fed.grid.policies[node]).ledger
+
+
+PRIVATE = [mode for mode in Mode if mode.is_private]
+
+
+@pytest.mark.parametrize("joins_anew", [False, True], ids=["same node", "another node"])
+@pytest.mark.parametrize("mode", PRIVATE)
+def test_a_ledger_that_was_set_back_flips_no_coin_and_the_server_hears_of_it(
+    federation: Make, mode: Mode, joins_anew: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    fed = federation(mode, sizes=(12,), rounds=30, p=1.0)
+    play_until(fed, 3)
+    ledger = ledger_of(fed, 1000)
+    older = ledger.read_bytes()
+    play_until(fed, 6)
+    ledger.write_bytes(older)
+    node = 1000
+    if joins_anew:
+        node = 2000
+        fed.grid.policies = {2000: fed.grid.policies[1000]}
+        fed.grid.online = {2000}
+    charges = len(fed.entries(node, "charge"))
+    for _ in range(2):  # a restart of client and server changes nothing
+        with pytest.raises(TooFewClientsError, match=Refusal.SET_BACK.value):
+            fed.run(patience_seconds=0.5)
+        assert len(fed.entries(node, "charge")) == charges
+        forget_participants()
+    assert "STOPPED: The ledger" in caplog.text
+    assert "was set back" in caplog.text
+
+
+def test_the_newer_ledger_goes_on(federation: Make) -> None:
+    fed = federation(Mode.TRUSTED, sizes=(12,), rounds=30)
+    play_until(fed, 3)
+    ledger = ledger_of(fed, 1000)
+    older = ledger.read_bytes()
+    play_until(fed, 6)
+    newer = ledger.read_bytes()
+    ledger.write_bytes(older)
+    with pytest.raises(TooFewClientsError):
+        fed.run(patience_seconds=0.5)
+    forget_participants()
+    ledger.write_bytes(newer)
+    fed.run()
+    assert len(fed.entries(1000, "charge")) > 20
+
+
+def test_every_question_carries_the_echo_of_the_answer_before(federation: Make) -> None:
+    fed = federation(Mode.UNTRUSTED, sizes=(12, 12), rounds=4)
+    last: dict[int, bytes] = {}
+    carried: list[tuple[bytes, bytes]] = []
+
+    def watch(message: Message, deliver: Callable[[], Message]) -> Message:
+        node = message.metadata.dst_node_id
+        echo = message.content.config_records[messages.ECHO][messages.ECHO]
+        assert isinstance(echo, bytes)
+        carried.append((echo, last.get(node, NO_TOKEN)))
+        reply = deliver()
+        token = reply.content.config_records[messages.ANSWER][messages.ECHO]
+        assert isinstance(token, bytes)
+        last[node] = token
+        return reply
+
+    fed.grid.interfere = watch
+    fed.run()
+    assert len(carried) == 2 * 5
+    assert all(echo == expected for echo, expected in carried)
+    assert {len(echo) for echo, _ in carried} == {TOKEN_BYTES}
+
+
+def test_a_server_that_lost_its_echoes_goes_on(
+    federation: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    fed = federation(Mode.TRUSTED, sizes=(12,), rounds=6)
+    play_until(fed, 3)
+    for content in ("{", "[]", '{"a": 1}', '{"a": "zz"}'):
+        (fed.state / "echoes.json").write_text(content)
+        assert fed.checkpoints().load_echoes() == {}
+        assert "echoes.json is damaged" in caplog.text
+    fed.run()
+    assert list(fed.checkpoints().load_echoes().values()) != []
+
+
+def test_a_client_cannot_answer_for_the_ledger_of_another(federation: Make) -> None:
+    fed = federation(Mode.UNTRUSTED, sizes=(12, 12), rounds=4)
+    tokens: dict[int, bytes] = {}
+
+    def lie(message: Message, deliver: Callable[[], Message]) -> Message:
+        reply = deliver()
+        node = message.metadata.dst_node_id
+        answer = reply.content.config_records[messages.ANSWER]
+        enrolling = messages.ENROLLED in answer
+        tokens.setdefault(node, bytes(answer[messages.ECHO]))  # type: ignore[arg-type]
+        if node == 1001 and not enrolling:
+            answer[messages.ECHO] = tokens[1000][:16] + bytes(TOKEN_BYTES - 16)
+        return reply
+
+    fed.grid.interfere = lie
+    fed.run()
+    kept = CheckpointFolder(fed.state, fed.terms.hash).load_echoes()
+    assert len(kept) == 2
+    assert all(any(token[16:]) for token in kept.values())

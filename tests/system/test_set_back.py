@@ -1,0 +1,39 @@
+"""A ledger's folder that is restored from a copy, over real processes: the client stops."""
+
+import shutil
+
+from accounting.ledger import Ledger
+from accounting.ledger_stops import read_stops
+from deploy.nodes import NodeKind
+from protocol.policy import Refusal
+from protocol.terms import Mode
+
+
+def test_a_client_whose_ledger_was_restored_stops_and_flips_no_coin(federation, resumed):
+    run = federation(clients=1, rounds=400, mode=Mode.TRUSTED, kind=NodeKind.PROCESSES)
+    settings = run.cluster.settings
+    text = settings.read_text()
+    assert "patience_seconds = 120.0" in text
+    settings.write_text(text.replace("patience_seconds = 120.0", "patience_seconds = 20.0"))
+    run.await_round(3)
+    run.close()
+    clients = run.cluster.ledger(0).parent
+    shutil.copytree(clients, clients.with_name("snapshot"))
+    again = resumed(run, kind=NodeKind.PROCESSES)
+    again.await_round(8)
+    again.close()
+    shutil.rmtree(clients)
+    shutil.copytree(clients.with_name("snapshot"), clients)
+    restored = resumed(again, kind=NodeKind.PROCESSES)
+    assert Refusal.SET_BACK.value in str(restored.finish())
+    log = (run.cluster.folder / "logs" / "client-0.log").read_text()
+    assert "was set back: it lacks an entry that a server has seen" in log
+    restored.close()
+    snapshot = clients.with_name("snapshot") / run.cluster.ledger(0).name
+    assert entries_of(run.cluster.ledger(0)) == entries_of(snapshot)
+    assert read_stops(run.cluster.ledger(0)).set_back_since is not None
+
+
+def entries_of(path):
+    with Ledger.open(path, read_only=True) as ledger:
+        return list(ledger.history())
