@@ -21,6 +21,7 @@ from accounting.ledger_echo import NO_TOKEN
 from accounting.ledger_file import LedgerError
 from client.participant import Participant
 from protocol import messages
+from protocol.foreign import printable, quoted
 from protocol.policy import Refusal, RefusedError
 from protocol.terms import Terms
 
@@ -29,6 +30,7 @@ SIMULATED_POLICIES = "COINFLOWER_SIMULATED_POLICIES"
 """Environment variable: folder of client-0.toml, client-1.toml, ... for Flower's simulation."""
 
 logger = logging.getLogger("coinflower.client")
+_MOST_CHARACTERS = 400
 
 _participants: dict[Path, Participant] = {}
 _opening = threading.Lock()
@@ -77,11 +79,16 @@ def discreet(handler: Handler) -> Handler:
         try:
             return handler(message, context)
         except Exception as error:  # whatever it was, only a constant sentence may leave
-            kind, what = message.metadata.message_type, type(error).__name__
-            logger.warning("%s not answered: %s: %s", kind, what, error)
+            kind, what = quoted(message.metadata.message_type), type(error).__name__
+            logger.warning("%s not answered: %s: %s", kind, what, _shown(error))
         raise RuntimeError(messages.FAILURE_REASON)
 
     return handle
+
+
+def _shown(error: Exception) -> str:
+    """Return what an error says, which may quote the server."""
+    return printable(str(error), _MOST_CHARACTERS)
 
 
 def _ask(message: Message) -> ConfigRecord:
@@ -122,7 +129,7 @@ def enrol(message: Message, context: Context) -> Message:
         size = participant.enrol(_understood(message))
         echo = participant.echo()
     except RefusedError as refused:
-        logger.warning("Refused to enrol: %s (%s)", refused.refusal.value, refused)
+        logger.warning("Refused to enrol: %s (%s)", refused.refusal.value, _shown(refused))
         reason = refused.refusal.value
     except LedgerError as error:
         logger.warning("Refused to enrol: %s", error)

@@ -51,6 +51,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from client.identity import Identity
 from client.trouble import clock_trouble, transport_trouble
+from protocol.foreign import quoted
 
 if TYPE_CHECKING:
     from client.company import Company
@@ -274,7 +275,10 @@ class Link:
             known = FlowerError.from_json(error.response.text)
             if known and known.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
                 raise RejectedError(_NOT_ACTIVATED) from error
-            raise RejectedError(known.message if known else f"HTTP status {status}") from error
+            # Its words, not ours, so they are quoted.
+            raise RejectedError(
+                f"it says {quoted(known.message)}" if known else f"HTTP status {status}"
+            ) from error
         except httpx.RequestError as error:  # also a body that cannot be decoded
             raise UnreachableError(transport_trouble(error)) from error
         except ValueError as error:

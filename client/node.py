@@ -24,6 +24,7 @@ from flwr.proto.message_pb2 import ObjectTree
 
 from client.company import Company
 from client.link import ForgottenError, Link, LostMessageError, RejectedError, UnreachableError
+from protocol.foreign import quoted
 from protocol.messages import FAILURE_REASON
 
 Result = TypeVar("Result")
@@ -190,7 +191,8 @@ class ResidentNode:
         try:
             self._handle(link, message, tree)
         except (LostMessageError, RejectedError) as error:
-            self._log.warning("A %s message is dropped: %s", message.metadata.message_type, error)
+            kind = quoted(message.metadata.message_type)
+            self._log.warning("A %s message is dropped: %s", kind, error)
         finally:
             self._in_hand = False
         # The next message of a round tends to follow soon.
@@ -232,7 +234,8 @@ class ResidentNode:
 
     def _failure(self, message: Message) -> Message:
         """An error reply that tells nothing; called where an exception is being handled."""
-        self._log.exception("Failed to handle a %s message", message.metadata.message_type)
+        kind = quoted(message.metadata.message_type)
+        self._log.exception("Failed to handle a %s message", kind)
         error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, FAILURE_REASON)
         return Message(error, reply_to=message)
 

@@ -8,6 +8,8 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
+from protocol.foreign import MOST_CHARACTERS, printable
+
 # Codes of OpenSSL's certificate verification (x509_vfy.h).
 _NOT_YET_VALID, _EXPIRED = 9, 10
 _UNKNOWN_AUTHORITY = (18, 19, 20, 21)
@@ -28,7 +30,7 @@ def transport_trouble(error: httpx.RequestError) -> str:
         ):
             return "what answers there does not speak TLS; nothing was sent"
         cause = cause.__cause__ or cause.__context__
-    return str(error) or type(error).__name__
+    return printable(str(error), MOST_CHARACTERS) or type(error).__name__
 
 
 def _certificate_trouble(error: ssl.SSLCertVerificationError) -> str:

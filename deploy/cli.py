@@ -24,6 +24,7 @@ from deploy import (
     cli_simulate,
 )
 from deploy.cli_output import complain
+from deploy.core_dumps import forbid_core_dumps
 from deploy.errors import DeploymentError
 from deploy.stated import StatedOnce
 
@@ -75,6 +76,7 @@ def main() -> None:
 
     Anything else is a defect and keeps its trace.
     """
+    forbid_core_dumps()
     code: int | None = EXIT_USER_ERROR
     try:
         code = app(standalone_mode=False)

@@ -249,6 +249,7 @@ def page(
     from client.page.book import Reader
     from client.page.server import PageServer
     from client.page.view import Subject
+    from deploy.page_link import told_link
     from deploy.signals import stop_on_signals
 
     if not path.is_file():
@@ -258,6 +259,9 @@ def page(
     if rules is not None:
         delta = rules.budget.delta
     subject = Subject(reader=Reader(path=path), delta=delta, policy=rules)
-    with stop_on_signals() as stop, PageServer(f"127.0.0.1:{port}", subject) as server:
-        say(server.notice)
+    with (
+        stop_on_signals() as stop,
+        PageServer(f"127.0.0.1:{port}", subject) as server,
+        told_link(server, path),
+    ):
         stop.wait()

@@ -85,6 +85,7 @@ def client(
     from client.identity import load_private_key
     from client.node import ResidentNode
     from deploy.health import HealthServer
+    from deploy.page_link import told_link
 
     torch.set_num_threads(1)
     key = None if private_key is None else load_private_key(private_key)
@@ -101,7 +102,8 @@ def client(
             drain_seconds=drain_seconds,
         )
         if page is not None:
-            stack.enter_context(_owners_page(page, participant, superlink, node))
+            server = stack.enter_context(_owners_page(page, participant, superlink, node))
+            stack.enter_context(told_link(server, participant.policy.ledger))
         health = HealthServer(health_port, lambda: node.joined, host=health_host)
         stack.enter_context(health)
         node.run()
@@ -123,9 +125,7 @@ def _owners_page(
         server=superlink,
         joined=lambda: node.joined,
     )
-    server = PageServer(address, subject)
-    say(server.notice)
-    return server
+    return PageServer(address, subject)
 
 
 def _require_address(address: str, *, insecure: bool) -> None:

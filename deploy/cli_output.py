@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from protocol.foreign import printable
+
 console = Console()
 errors = Console(stderr=True)
 
@@ -40,13 +42,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         table.add_column(column)
     for row in rows:
         # Text, since names may hold what rich would take for markup.
-        table.add_row(*(Text(number(cell)) for cell in row))
+        table.add_row(*(Text(printable(number(cell))) for cell in row))
     console.print(table)
 
 
 def say(message: str, *, style: str | None = None) -> None:
-    """Print one line as it is: no markup, no folding at the edge of the window."""
-    console.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
+    """Print lines as they are: no markup, no folding at the edge of the window."""
+    console.print(_safe(message), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def number(value: object) -> str:
@@ -72,4 +74,9 @@ def complain(message: str) -> None:
 
 
 def _tell(message: str, style: str) -> None:
-    errors.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
+    errors.print(_safe(message), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _safe(message: str) -> str:
+    """Return a message whose text cannot command the terminal, wherever it came from."""
+    return "\n".join(printable(line) for line in message.split("\n"))

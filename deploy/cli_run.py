@@ -56,6 +56,10 @@ def run(
     poll_seconds: Annotated[
         float, typer.Option(help="Server's pause between two looks for replies.")
     ] = 0.05,
+    round_seconds: Annotated[
+        float | None,
+        typer.Option(help="Rounds begin on a clock, so often; late answers are dropped."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for results (runs/… by default).")
     ] = None,
@@ -120,6 +124,7 @@ def run(
             momentum=momentum,
             evaluate_every=evaluate_every,
             poll_seconds=poll_seconds,
+            round_seconds=round_seconds,
             insecure_seed=seed,
             waits_for_all=ray,
         )

@@ -53,6 +53,7 @@ class Plan:
         momentum: Momentum.
         evaluate_every: Rounds between two evaluations.
         poll_seconds: Pause of the server between two looks for replies.
+        round_seconds: From the beginning of a round to that of the next; None goes on at once.
         insecure_seed: Seeds everything; for tests only.
         waits_for_all: Whether a round waits for every client, however slow. For clients that are
             never away, such as those of Flower's simulation engine, which plays them in turns.
@@ -76,6 +77,7 @@ class Plan:
     momentum: float
     evaluate_every: int
     poll_seconds: float = 0.05
+    round_seconds: float | None = None
     insecure_seed: int | None = None
     waits_for_all: bool = False
 
@@ -157,6 +159,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
             expected_clients=plan.clients,
             evaluate_every=plan.evaluate_every,
             poll_seconds=plan.poll_seconds,
+            round_seconds=plan.round_seconds,
             patience_seconds=_LONG_SECONDS if plan.waits_for_all else 120.0,
             reply_seconds=_LONG_SECONDS if plan.waits_for_all else 60.0,
             insecure_seed=plan.insecure_seed,

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from deploy.guard import start_guarded, stop_guarded
+from deploy.logs import TextFormatter
 from deploy.superlink import LOOPBACK, free_port
 
 
@@ -97,7 +98,7 @@ def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[N
     # Clients that share a machine share its processors; one thread each is fastest in sum.
     torch.set_num_threads(1)
     handler = logging.FileHandler(folder / "clients.log")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(threadName)s %(message)s"))
+    handler.setFormatter(TextFormatter("%(asctime)s %(threadName)s %(message)s"))
     for name in ("coinflower.client", "client.node"):
         log = logging.getLogger(name)
         log.addHandler(handler)

@@ -12,6 +12,8 @@ import logging
 import os
 from pathlib import Path
 
+from deploy.logs import message_of, trace_of
+
 VARIABLE = "COINFLOWER_SERVER_RECORDS"
 """Environment variable that names the file."""
 
@@ -28,7 +30,8 @@ class _RecordFormatter(logging.Formatter):
         """Return a record as JSON."""
         kept = {name: vars(record)[name] for name in _KEPT}
         # Made whole here, with the trace if there is one: arguments may not survive the way.
-        return json.dumps({**kept, "msg": super().format(record)})
+        trace = "\n".join(trace_of(record))
+        return json.dumps({**kept, "msg": message_of(record), "exc_text": trace or None})
 
 
 def write_records() -> None:

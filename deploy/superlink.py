@@ -1,8 +1,8 @@
 """A real Flower SuperLink as a child of this process, and the runs submitted to it.
 
-``flower-superlink`` starts ``flower-superexec``, which starts ``flwr-serverapp`` for a
-run. All of them live below a guard (``deploy.guard``) and end with it. ``deploy.run_app`` makes the
-directory that a run is submitted from.
+The SuperLink (``deploy.fenced_superlink``) starts ``flower-superexec``, which starts
+``flwr-serverapp`` for a run. All of them live below a guard (``deploy.guard``) and end with it.
+``deploy.run_app`` makes the directory that a run is submitted from.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Superlink:
         env = os.environ | _ENVIRONMENT | {"FLWR_HOME": str(home), "PATH": path} | self._environment
         try:
             with self.log_file.open("ab") as log:
-                self._guard = start_guarded(self._command(binaries), env=env, log=log)
+                self._guard = start_guarded(self._command(), env=env, log=log)
             # Importing Flower takes as long as the SuperLink takes to start: both at once.
             self._control = self._connect()
             self._wait_until_healthy()
@@ -268,8 +268,9 @@ class Superlink:
         """
         return self._ask(question, self._client())
 
-    def _command(self, binaries: Path) -> list[str]:
-        command = [str(binaries / "flower-superlink"), "--disable-runtime-dependency-installation"]
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-P", "-m", "deploy.fenced_superlink"]
+        command += ["--disable-runtime-dependency-installation"]
         command += ["--host", self._host, "--port", str(self.port)]
         command += [] if self._simulated_nodes is None else ["--simulation"]
         if self._tls is None:

@@ -114,8 +114,7 @@ def add_noise(total: FixedPoint, noise_std: float, randomness: Randomness) -> Ve
     # In place, and with exact reciprocals of powers of two: every round does this.
     noise = randomness.normal(total.counts.size, noise_std)
     noise *= 1 / total.cell
-    noise += 0.5
-    counts = np.floor(noise, out=noise).astype(np.int64)
+    counts = np.rint(noise, out=noise).astype(np.int64)
     counts += total.counts
     published = max(total.cell, lattice_cell(noise_std))
     shift = round(math.log2(published / total.cell))

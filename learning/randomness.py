@@ -125,10 +125,10 @@ def _normal(generator: np.random.Generator, size: int, std: float) -> NDArray[np
     _refine(radius, generator)
     radius.log_().mul_(-2).sqrt_().mul_(std)
     angle.mul_(2 * math.pi)
-    draws = torch.empty(2 * pairs, dtype=torch.float64)
-    torch.mul(radius, torch.cos(angle), out=draws[:pairs])
-    torch.mul(radius, angle.sin_(), out=draws[pairs:])
-    return draws[:size].numpy()
+    cosine = torch.cos(angle).mul_(radius)
+    angle.sin_().mul_(radius)
+    radius.copy_(cosine)
+    return uniform[:size].numpy()
 
 
 def _refine(uniform: torch.Tensor, generator: np.random.Generator) -> None:

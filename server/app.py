@@ -111,6 +111,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         least_clients=settings.least_clients,
         expected_clients=settings.expected_clients,
         patience_seconds=settings.patience_seconds,
+        round_seconds=settings.round_seconds,
         sizes=SizeLimits(each=settings.largest_declared_size, together=settings.largest_total_size),
         report=reports.append,
     )

@@ -36,9 +36,12 @@ class Pending:
         self._grid = grid
         self._nodes: dict[str, int] = {}
         self._refused: list[Message] = []
+        now = time.time()
         for message in messages:
             # Its hash is the message's name, and whoever knows it may delete the message.
             message.metadata.group_id = secrets.token_hex()
+            # Else it would show how many were written before it.
+            message.metadata.__dict__["_created_at"] = now
         # Flower looks at them twice, so they must not be a generator; and refuses an empty list.
         message_ids = list(grid.push_messages(messages)) if messages else []
         if len(message_ids) != len(messages):

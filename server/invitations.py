@@ -69,13 +69,20 @@ class Invitations:
         self._reply_seconds = reply_seconds
         self._block: _Block | None = None
 
-    def coins(self, round_: int) -> dict[int, bool]:
-        """Return the coins of a round by client; waits in the first round of a block only."""
+    def coins(self, round_: int, patience: float) -> dict[int, bool]:
+        """Return the coins of a round by client.
+
+        Args:
+            round_: The round.
+            patience: Seconds to wait in the first round of a block; in others there is no wait.
+        """
         if self._block is None or not self._block.covers(round_):
             self._block = self._invite(round_)
         block = self._block
         if round_ == block.first:
-            replies = self._grid.collect(block.pending, self._reply_seconds)
+            replies = list(self._grid.collect(block.pending, patience))
+            for _ in range(-(-len(block.pending.outstanding) // self._grid.batch)):
+                replies += block.pending.poll()  # what is there by now is not late
             useless = {reply.metadata.src_node_id for reply in replies if not self._note(reply)}
             self._roster.went_silent(useless | block.pending.outstanding)
         else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from protocol import messages
+from protocol.foreign import quoted
 from protocol.policy import Refusal
 from protocol.terms import Terms
 from server.echoes import Echoes
@@ -21,7 +22,7 @@ LARGEST_TOTAL_SIZE = 500_000_000
 """The most samples whose clipped gradients a round's sum is sure to hold (learning/lattice.py)."""
 _LOOK_SECONDS = 1.0
 _ASK_AGAIN_SECONDS = 5.0
-_MOST_REASON = 200
+_SENTENCES = frozenset(refusal.value for refusal in Refusal)
 # What may be over soon: an owner resumes, a full disk gets some room.
 _PASSING = frozenset({Refusal.PAUSED.value, Refusal.LEDGER.value, Refusal.SET_BACK.value})
 
@@ -170,7 +171,9 @@ class Roster:
         try:
             answer = reply.content.config_records[messages.ANSWER]
             enrolled, size = answer[messages.ENROLLED], answer[messages.DECLARED_SIZE]
-            reason = str(answer[messages.REASON])[:_MOST_REASON]
+            reason = str(answer[messages.REASON])
+            if reason not in _SENTENCES:  # not one of ours, so a text of the client's own
+                reason = quoted(reason)
         except KeyError:
             logger.warning("Client %d answered something else than asked.", node)
             return

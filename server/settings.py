@@ -28,6 +28,8 @@ class Settings:
         patience_seconds: How long to wait for them before giving up.
         reply_seconds: How long a client may take to answer.
         poll_seconds: Pause between two looks for replies; stock Flower's is 3.
+        round_seconds: From the beginning of a round to that of the next, so that other clients do
+            not see who takes part by how long a round lasts; None begins it as soon as possible.
         evaluate_every: Rounds between two measurements of accuracy.
         resume: Go on from the checkpoint in ``state``.
         largest_declared_size: Clients that declare more samples than this stay out.
@@ -43,6 +45,7 @@ class Settings:
     patience_seconds: float = 300.0
     reply_seconds: float = 60.0
     poll_seconds: float = 0.05
+    round_seconds: float | None = None
     evaluate_every: int = 5
     resume: bool = False
     largest_declared_size: int = SizeLimits.each
@@ -70,6 +73,8 @@ class Settings:
         validation.require_positive("patience_seconds", self.patience_seconds)
         validation.require_positive("reply_seconds", self.reply_seconds)
         validation.require_positive("poll_seconds", self.poll_seconds)
+        if self.round_seconds is not None:
+            validation.require_positive("round_seconds", self.round_seconds)
 
 
 def save_settings(settings: Settings, path: Path) -> None:

@@ -26,6 +26,7 @@ from server.checkpoint import Checkpoint, CheckpointFolder
 from server.echoes import Echoes
 from server.grid import PromptGrid
 from server.invitations import Invitations
+from server.pace import Pace
 from server.roster import Roster, SizeLimits, question
 
 logger = logging.getLogger("coinflower.server")
@@ -68,6 +69,7 @@ class RandomParticipation(Strategy):
         expected_clients: The first round waits a little until so many have answered.
         patience_seconds: How long to wait for the least number.
         sizes: How much data clients may declare.
+        round_seconds: From the beginning of a round to that of the next; see `server.pace`.
         report: Called after every round.
     """
 
@@ -81,6 +83,7 @@ class RandomParticipation(Strategy):
         expected_clients: int = 1,
         patience_seconds: float = 300.0,
         sizes: SizeLimits | None = None,
+        round_seconds: float | None = None,
         report: Callable[[RoundReport], None] = lambda _: None,
     ) -> None:
         self._terms = terms
@@ -91,7 +94,8 @@ class RandomParticipation(Strategy):
         self._patience = patience_seconds
         self._sizes = sizes
         self._report = report
-        self._reply_seconds = 60.0
+        self._round_seconds = round_seconds
+        self._pace = Pace(round_seconds, 60.0)
         self._short_since: float | None = None
         self._state = Checkpoint(weights=np.zeros(0, "f4"), velocity=np.zeros(0, "f4"), round=0)
         self._asked: dict[int, int] = {}
@@ -130,7 +134,7 @@ class RandomParticipation(Strategy):
         """
         del train_config, evaluate_config
         prompt = grid if isinstance(grid, PromptGrid) else PromptGrid(grid)
-        self._reply_seconds = timeout
+        self._pace = Pace(self._round_seconds, timeout)
         echoes = Echoes(self._checkpoints)
         self._roster = Roster(prompt, self._terms, timeout, self._sizes, echoes)
         self._invitations = Invitations(
@@ -153,14 +157,23 @@ class RandomParticipation(Strategy):
     def _play(self, round_: int, grid: PromptGrid) -> None:
         assert self._roster is not None
         assert self._invitations is not None
+        asks_for_coins = not self._terms.mode.answers_always
+        models = self.configure_train(round_, self._arrays(), ConfigRecord(), grid)
+        self._pace.await_tick()
         started = time.monotonic()
-        pending = grid.push(self.configure_train(round_, self._arrays(), ConfigRecord(), grid))
-        if not self._terms.mode.answers_always:
+        if asks_for_coins and self._pace.fixed:
+            # Before the models, whose number would show in when invitations come.
             self._invitations.invite_ahead(round_)
-        received = self._add_up(grid.collect(pending, self._reply_seconds))
+        pending = grid.push(models)
+        if asks_for_coins and not self._pace.fixed:
+            self._invitations.invite_ahead(round_)
+        received = self._add_up(grid.collect(pending, self._pace.answer_seconds()))
         self._roster.echoes.save()
-        self._roster.went_silent(pending.outstanding | received.dropped)
-        if self._terms.mode.answers_always:
+        # On a clock, only participants can be late. Others must not see that they were: if the next
+        # invitation is answered all is well, and if it is not, that does not depend on coins.
+        late = frozenset() if asks_for_coins and self._pace.fixed else pending.outstanding
+        self._roster.went_silent(late | received.dropped)
+        if not asks_for_coins:
             self._available = {node: self._asked[node] for node in received.answered}
         if len(self._available) >= self._least:
             self._short_since = None
@@ -214,7 +227,7 @@ class RandomParticipation(Strategy):
             self._checkpoints.use_rounds_through(server_round)
             self._available = self._asked = self._roster.present
         else:
-            coins = self._invitations.coins(server_round)
+            coins = self._invitations.coins(server_round, self._pace.coin_seconds())
             sizes = self._roster.present
             self._available = {node: sizes[node] for node in coins if node in sizes}
             self._asked = {node: size for node, size in self._available.items() if coins[node]}
@@ -225,7 +238,7 @@ class RandomParticipation(Strategy):
                 self._roster.echoes.beside(content, node),
                 dst_node_id=node,
                 message_type=f"train.{messages.GRADIENT}",
-                ttl=self._reply_seconds,
+                ttl=self._pace.reply_seconds,
             )
             for node in self._asked
         ]

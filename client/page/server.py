@@ -54,15 +54,13 @@ class PageServer:
         return f"http://{_visible(self._host)}:{self.port}/?token={self.access.token}"
 
     @property
-    def notice(self) -> str:
-        """What its owner should know when it starts."""
-        notice = f"The owner's page, for whoever has this link: {self.url}"
+    def warning(self) -> str:
+        """What its owner should know when it starts; empty if there is nothing."""
         if is_loopback(self._host):
-            return notice
+            return ""
         return (
-            f"{notice}\n"
-            "It travels unencrypted; where others share the network, bind it to 127.0.0.1 and use "
-            "a tunnel (ssh -L)."
+            "The page travels unencrypted; where others share the network, bind it to 127.0.0.1 "
+            "and use a tunnel (ssh -L)."
         )
 
     def __enter__(self) -> Self:

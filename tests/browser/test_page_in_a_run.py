@@ -66,8 +66,8 @@ def test_pause_resume_and_leave_take_effect_before_the_next_coin(
         started(tmp_path / "server.log", *server, "--drain-seconds", "1"),
     ):
         assert owner.stdout is not None
-        (url,) = re.findall(r"http://127\.0\.0\.1:\d+/\S+", owner.stdout.readline())
-        browser.open(url)
+        (link,) = re.findall(r"is in (\S+),", owner.stdout.readline())
+        browser.open(Path(link).read_text().strip())
         browser.wait(lambda: browser.text("#played").isdigit() and int(browser.text("#played")) > 2)
         assert "quiet" in browser.text("#now")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import traceback
@@ -127,6 +128,23 @@ def test_terms_that_make_no_sense_are_refused(owner: Any, text: str) -> None:
     reply = call(owner, "query.enrol", question(text))
     expected = {"enrolled": False, "declared-size": 0, "reason": Refusal.TERMS.value}
     assert answer_of(reply) == expected
+
+
+HOSTILE = f"x\n2026-01-01 00:00:00,000 INFO all is well\x1b[2J\x9b31m\u202e{'y' * 3000}"
+
+
+@pytest.mark.parametrize("field", ["experiment", "mode", "model", "p", "scheme", HOSTILE])
+def test_a_lying_servers_text_is_one_printable_line_of_the_log(
+    owner: Any, make_terms: Make, caplog: pytest.LogCaptureFixture, field: str
+) -> None:
+    text = json.dumps({**make_terms().to_fields(), field: HOSTILE}, ensure_ascii=False)
+    assert not answer_of(call(owner, "query.enrol", question(text)))[messages.ENROLLED]
+    with pytest.raises(RuntimeError):
+        call(owner, "query.invite", question(text, round=1, count=1))
+    assert len(caplog.messages) == 2
+    for line in caplog.messages:
+        assert line.isprintable()
+        assert len(line) < 1000
 
 
 def test_a_damaged_ledger_is_a_refusal_that_says_so(owner: Any, make_terms: Make) -> None:

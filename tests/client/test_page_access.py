@@ -157,7 +157,8 @@ def test_nothing_is_shown_and_no_button_works_without_the_token(
     participant: Participant, address: str
 ) -> None:
     with serving(participant, address) as server:
-        assert server.access.token in server.notice
+        assert server.access.token in server.url
+        assert bool(server.warning) == (address == "0.0.0.0:0")
         for path in ("/", "/version", "/ledger.csv", "/static/page.css", "/?token=guessed"):
             answer = web.get(f"{home(server)}{path}")
             assert answer.status_code == 401

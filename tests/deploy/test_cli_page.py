@@ -84,7 +84,8 @@ def test_the_ledgers_page_is_served_until_it_is_told_to_stop(path):
         text=True,
     )
     try:
-        (url,) = re.findall(r"http://127\.0\.0\.1:\d+/\S+", process.stdout.readline())
+        (link,) = re.findall(r"is in (\S+),", process.stdout.readline())
+        url = Path(link).read_text().strip()
         with httpx.Client(timeout=60, follow_redirects=True) as browser:
             assert browser.get(url.partition("?")[0]).status_code == 401
             text = browser.get(url).text

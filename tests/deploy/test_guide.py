@@ -69,6 +69,47 @@ def test_systemd_understands_the_units(unit, tmp_path):
     assert not told, told
 
 
+def settings_of(unit, name):
+    """Return what a unit says for one instance, by key; the last line of a key counts."""
+    text = unit.read_text().replace("%i", name)
+    return dict(re.findall(r"^(\w+)=(.*)$", text, re.M))
+
+
+def test_no_two_units_of_a_machine_share_a_user_or_a_folder():
+    server, template = sorted(UNITS, key=lambda unit: "@" in unit.name)
+    assert (server.name, template.name) == (
+        "coinflower-server.service",
+        "coinflower-client@.service",
+    )
+    units = [settings_of(server, ""), *(settings_of(template, name) for name in ("a", "b"))]
+    for key in ("User", "Group", "StateDirectory", "WorkingDirectory"):
+        assert len({unit[key] for unit in units}) == len(units), key
+    folders = [Path("/var/lib") / unit["StateDirectory"] for unit in units]
+    for folder, unit in zip(folders, units, strict=True):
+        assert unit["StateDirectoryMode"] == "0700"
+        assert str(folder) == unit["WorkingDirectory"]
+        # A folder below another's could not be reached, since that one is closed.
+        assert not any(other in folder.parents for other in folders)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_no_unit_dumps_cores(unit):
+    assert settings_of(unit, "a")["LimitCORE"] == "0"
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_the_guide_makes_the_users_and_folders_of_the_units(unit):
+    text = (ROOT / "deploy" / "README.md").read_text()
+    names = {"coinflower-server.service": "server", "coinflower-client@.service": "ward-7"}
+    said = settings_of(unit, name := names[unit.name])
+    assert said["User"] == f"coinflower-{name}"
+    assert f"for name in {' '.join(names.values())};" in text
+    assert "--shell /usr/sbin/nologin coinflower-$name" in text
+    assert "--mode=0700 /etc/coinflower/$name /var/lib/coinflower/$name" in text
+    for path in re.findall(r"/(?:etc|var/lib)/coinflower/\S+", said["ExecStart"]):
+        assert path.split("/")[3 if path.startswith("/etc") else 4] == name
+
+
 def test_the_files_of_the_guide_can_be_used_together(tmp_path):
     for name in ("settings.toml", "policy.toml"):
         (tmp_path / name).write_text(blocks()[name])

@@ -126,7 +126,7 @@ def test_the_app_is_tiny_because_the_code_is_installed(tmp_path: Path) -> None:
 
 def test_a_superlink_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path) -> None:
     broken = Superlink(tmp_path)
-    broken._command = lambda _: [sys.executable, "-c", "print('out of memory'); exit(3)"]  # type: ignore[method-assign]
+    broken._command = lambda: [sys.executable, "-c", "print('out of memory'); exit(3)"]  # type: ignore[method-assign]
     with pytest.raises(SuperlinkError, match=r"did not start.*\n.*out of memory"):
         broken.start()
 

@@ -193,6 +193,24 @@ def test_too_few_clients_stop_the_run_with_a_sentence(federation: Make) -> None:
     )
 
 
+def test_a_lying_clients_reason_is_quoted_in_log_and_error(
+    federation: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    fed = federation()
+    lie = f"no\n2026-01-01 00:00:00,000 INFO Round 7 done\x1b[2J\x9b31m{'x' * 9000}"
+
+    def refuse(message: Message, deliver: Deliver) -> Message:
+        return reply_with(message, enrolled=False, **{"declared-size": 0, "reason": lie})
+
+    fed.grid.interfere = refuse
+    with pytest.raises(TooFewClientsError) as caught:
+        fed.run(patience_seconds=0.2)
+    for text in (str(caught.value), *caplog.messages):
+        assert text.isprintable()
+        assert len(text) < 1000
+    assert "stays away: 'no\\n2026-01-01" in caplog.text
+
+
 def test_fewer_than_the_least_number_stop_the_run(federation: Make) -> None:
     fed = federation()
     with pytest.raises(TooFewClientsError, match="Only 3 of at least 4 clients"):

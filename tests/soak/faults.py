@@ -81,7 +81,7 @@ def all_faults(clocks):
         ("client machine: network cut", False, long, _hit_wire("cut")),
         ("client machine: network silent", False, long, _hit_wire("mute")),
         ("server program killed", True, (0.0, 0.0), _hit_server(_kill, "server run")),
-        ("SuperLink killed", True, (0.0, 0.0), _hit_server(_kill, "flower-superlink")),
+        ("SuperLink killed", True, (0.0, 0.0), _hit_server(_kill, "fenced_superlink")),
         ("ServerApp killed", True, (0.0, 0.0), _hit_server(_kill, "flwr-serverapp")),
         ("server paused", True, short, _hit_server(_pause, "")),
         ("server: files cannot grow", True, short, _hit_server(_fill_disk, "")),
@@ -131,9 +131,9 @@ def _hit_wire(what):
 
 def _hit_all_wires(what):
     def inject(world, _):
-        for wire in world.wires:
+        for wire in world.all_wires:
             getattr(wire, what)()
-        return lambda: [wire.mend() for wire in world.wires], None
+        return lambda: [wire.mend() for wire in world.all_wires], None
 
     return inject
 

@@ -24,6 +24,7 @@ COUNTED = "the server counted only what clients charged and sent"
 BUDGET = "no budget is exceeded"
 FORWARD = "rounds only go forward, and none is lost"
 FINITE = "the server's files are whole, and its model is finite"
+NAMED = "the server names dishonest clients and goes on without them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,13 @@ class Invariant:
     name: str
     checks: int
     violations: tuple[str, ...]
+
+
+def check_named(protocol, log):
+    """Check that a server's log tells of the clients of ``dishonest.py``."""
+    said = log.read_text()
+    for sentence in ("stays away: It declares more samples than", "sent: a vector"):
+        protocol.expect(NAMED, sentence in said, f"the server's log has no {sentence!r}")
 
 
 class Protocol:
@@ -65,13 +73,14 @@ class Book:
         return key in self.coins
 
 
-def check(cluster, settings, protocol=None):
+def check(cluster, settings, protocol=None, *, strangers=0):
     """Check a federation that has stopped.
 
     Args:
         cluster: The federation: policies and ledgers, and the witness's lines if there are any.
         settings: Settings files of the experiments that were played with it.
         protocol: Where to collect; a new one if None.
+        strangers: Clients that no ledger and no witness tells of.
 
     Returns:
         The protocol.
@@ -87,7 +96,7 @@ def check(cluster, settings, protocol=None):
     lines = read_witness(cluster.folder)
     _check_witness(protocol, books, lines)
     for run in experiments:
-        _check_server(protocol, run, books, lines)
+        _check_server(protocol, run, books, lines, strangers)
     return protocol
 
 
@@ -169,7 +178,7 @@ def _check_said(protocol, book, line, keys):
             protocol.expect(LEFT, key in book.answers, f"{told} unclaimed")
 
 
-def _check_server(protocol, run, books, lines):
+def _check_server(protocol, run, books, lines, strangers):
     """Compare what the server wrote with what the ledgers say, and with itself."""
     experiment = run.terms.ledger_key
     sent = Counter(
@@ -200,7 +209,8 @@ def _check_server(protocol, run, books, lines):
             ("answered", answers),
             *([("answered", sent[round_])] if lines else []),
         ):
-            protocol.expect(COUNTED, row[what] <= most, f"{told}: {row[what]} {what} of {most}")
+            holds = row[what] <= most + strangers
+            protocol.expect(COUNTED, holds, f"{told}: {row[what]} {what} of {most}")
         protocol.expect(FORWARD, before < round_ <= used, f"{told} after {before}, used {used}")
         before = round_
         if row["available"] >= run.least_clients:

@@ -17,9 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from dishonest import KINDS
 from faults import all_faults, make_clocks
 from federations import plan, processes
-from invariants import check
+from invariants import check, check_named
 from rich.console import Console
 from rich.table import Table
 from world import World
@@ -201,7 +202,8 @@ def run(seconds, clients, machines, modes, seed, folder):
     finally:
         world.stop()
     rounds = [world.rounds(number) for number in range(len(modes))]
-    protocol = check(world.cluster, world.settings)
+    protocol = check(world.cluster, world.settings, strangers=len(KINDS))
+    check_named(protocol, world.server_log)
     for mode, played in zip(modes, rounds, strict=True):
         protocol.expect(GOES_ON, played > 0, f"no round was played in mode {mode}")
     for injection in soak.injections:

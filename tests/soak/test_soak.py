@@ -3,9 +3,10 @@
 import random
 from dataclasses import replace
 
+from dishonest import KINDS
 from faults import all_faults, make_clocks
 from federations import plan
-from invariants import check
+from invariants import check, check_named
 from soak import Soak, processes_left
 from world import World
 
@@ -32,7 +33,9 @@ def test_whatever_breaks_the_run_goes_on_and_the_ledgers_hold(tmp_path):
                 soak.calm(0.0)
     finally:
         world.stop()
-    found = check(world.cluster, world.settings).invariants()
+    protocol = check(world.cluster, world.settings, strangers=len(KINDS))
+    check_named(protocol, world.server_log)
+    found = protocol.invariants()
     assert [violation for one in found for violation in one.violations] == []
     assert all(injection.survived(world) for injection in soak.injections)
     assert not processes_left(tmp_path)

@@ -14,6 +14,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import dishonest
 import tomli_w
 import witness
 from wires import Wire
@@ -119,7 +120,9 @@ def _command_line(pid):
 
 
 class World:
-    """Client machines, a wire for each, and a server that plays one experiment after the other.
+    """Client machines, a wire for each, dishonest clients, and a server.
+
+    The server plays one experiment after the other.
 
     Args:
         plan: The federation; all experiments share its ledgers.
@@ -131,10 +134,12 @@ class World:
     Attributes:
         experiment: Which experiment is being played.
         said: By machine, how many answers its clients have given.
+        wires: The wires of the client machines; ``all_wires`` has that of the dishonest, too.
     """
 
     def __init__(self, plan, modes, machines, folder, clocks=None):
         self.folder = folder
+        self.server_log = folder / "server.log"
         self.cluster = prepare(plan, folder / "run")
         self.settings = _write_settings(self.cluster, modes, plan.clients)
         self._metrics = [load_settings(path).state / METRICS for path in self.settings]
@@ -160,12 +165,19 @@ class World:
             )
             for index, wire in enumerate(self.wires)
         ]
+        wire = Wire(self._port)
+        self.all_wires = [*self.wires, wire]
+        self.strangers = Program(
+            [sys.executable, Path(dishonest.__file__).absolute(), f"{LOOPBACK}:{wire.port}"],
+            folder=folder,
+            log=folder / "strangers.log",
+        )
         self.experiment = 0
         self.server = self._server()
 
     def supervise(self):
         """Start again whatever has ended."""
-        for program in (self.server, *self.machines):
+        for program in (self.server, self.strangers, *self.machines):
             program.supervise()
 
     def rounds(self, experiment=None):
@@ -182,12 +194,13 @@ class World:
     def stop(self):
         """Drain everything."""
         self.server.stop(60.0)
-        enders = [threading.Thread(target=machine.stop, args=(60.0,)) for machine in self.machines]
+        programs = (self.strangers, *self.machines)
+        enders = [threading.Thread(target=program.stop, args=(60.0,)) for program in programs]
         for ender in enders:
             ender.start()
         for ender in enders:
             ender.join()
-        for wire in self.wires:
+        for wire in self.all_wires:
             wire.close()
         self._witness.close()
 
@@ -198,7 +211,7 @@ class World:
         return Program(
             command,
             folder=self.folder,
-            log=self.folder / "server.log",
+            log=self.server_log,
             environment=self._clock("server"),
         )
 
@@ -224,6 +237,8 @@ def _write_settings(cluster, modes, clients):
             base,
             terms=terms,
             state=cluster.folder / f"server-{mode}",
+            # One of the dishonest is never let in: there is an honest client in every round.
+            least_clients=len(dishonest.KINDS),
             expected_clients=max(1, clients * 3 // 4),
             patience_seconds=600.0,
             reply_seconds=15.0,

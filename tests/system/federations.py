@@ -40,6 +40,13 @@ def plan(**changes):
     return Plan(**{**fields, **changes})
 
 
+def _environment(entry):
+    try:
+        return (entry / "environ").read_bytes()
+    except PermissionError:  # the program's own processes show it to root only
+        return b""
+
+
 def processes(folder, name=""):
     """Return the ids of live processes that were started for a cluster and bear a name."""
     found = []
@@ -47,14 +54,15 @@ def processes(folder, name=""):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            environment = (entry / "environ").read_bytes()
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            environment = _environment(entry)
             state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
         except OSError:
             continue
         if "guard.py" in command and name:
             continue  # bears the name of what it guards
-        if str(folder).encode() in environment and name in command and state != "Z":
+        known = str(folder).encode() in environment or str(folder) in command
+        if known and name in command and state != "Z":
             found.append(int(entry.name))
     return found
 

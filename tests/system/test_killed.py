@@ -33,7 +33,7 @@ def test_a_killed_client_does_not_stop_the_others(federation, mode):
     assert len(charged[1]) < 12
 
 
-@pytest.mark.parametrize("victim", ["flwr-serverapp", "flower-superlink"])
+@pytest.mark.parametrize("victim", ["flwr-serverapp", "fenced_superlink"])
 def test_killed_in_mid_run_it_resumes_and_asks_no_round_twice(federation, resumed, victim):
     run = federation(rounds=14, rounds_per_invitation=2, mode=Mode.TRUSTED)
     run.await_round(4)

@@ -16,6 +16,8 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.superlink.cli import flower_superlink
 
+from deploy.fenced_superlink import put_up_fence
+
 MESSAGE, FETCHED, OBJECT, TRAFFIC, RUNTIME = "message", "fetched", "object", "traffic", "runtime"
 POLL, HEARTBEAT = "poll", "heartbeat"
 
@@ -77,6 +79,7 @@ def main():
         lambda _, __, runtime: record.note(RUNTIME, runtime=runtime),
     )
     _listen(InMemoryObjectStore, "put", hear_object)
+    put_up_fence()
     sys.exit(flower_superlink())
 
 

@@ -73,9 +73,10 @@ class _ListeningSuperlink(Superlink):
         self.record = directory / "record"
         super().__init__(directory, environment={"WIRE_RECORD": str(self.record)}, **options)
 
-    def _command(self, binaries):
+    def _command(self):
+        stock = super()._command()
         program = str(Path(__file__).parent / "listening_superlink.py")
-        return [sys.executable, program, *super()._command(binaries)[1:]]
+        return [sys.executable, program, *stock[stock.index("deploy.fenced_superlink") + 1 :]]
 
 
 def observe(folder, mode, kinds, *, rounds):
