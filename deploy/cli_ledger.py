@@ -21,6 +21,8 @@ from protocol.policy import load_policy
 
 app = typer.Typer(no_args_is_help=True, help="Start or look at a data set's privacy ledger.")
 
+_DELTA = 1e-5
+
 LedgerPath = Annotated[Path, typer.Argument(help="The ledger file.")]
 
 
@@ -48,7 +50,7 @@ def create(
 @app.command()
 def show(
     path: LedgerPath,
-    delta: Annotated[float, typer.Option("--delta", help="δ at which to state ε.")] = 1e-5,
+    delta: Annotated[float, typer.Option("--delta", help="δ at which to state ε.")] = _DELTA,
     as_json: JsonFlag = False,
 ) -> None:
     """Print what was spent, by experiment and in all."""
@@ -242,8 +244,9 @@ def page(
         Path | None, typer.Option(help="The owner's policy, for the budget and its δ.")
     ] = None,
     delta: Annotated[
-        float, typer.Option("--delta", help="δ at which to state ε, without a policy.")
-    ] = 1e-5,
+        float | None,
+        typer.Option("--delta", help="δ at which to state ε (the policy's, else 1e-5)."),
+    ] = None,
 ) -> None:
     """Show the ledger as a web page on this machine until Ctrl-C; it only looks."""
     from client.page.book import Reader
@@ -254,11 +257,13 @@ def page(
 
     if not path.is_file():
         raise LedgerError(f"There is no ledger at {path}.")
-    validation.require_delta(delta)
+    if delta is not None:
+        validation.require_delta(delta)
     rules = None if policy is None else load_policy(policy)
-    if rules is not None:
-        delta = rules.budget.delta
-    subject = Subject(reader=Reader(path=path), delta=delta, policy=rules)
+    if rules is not None and delta not in (None, rules.budget.delta):
+        raise ValueError(f"The budget is at delta = {rules.budget.delta:g}; leave out --delta.")
+    chosen = delta if delta is not None else rules.budget.delta if rules else _DELTA
+    subject = Subject(reader=Reader(path=path), delta=chosen, policy=rules)
     with (
         stop_on_signals() as stop,
         PageServer(f"127.0.0.1:{port}", subject) as server,

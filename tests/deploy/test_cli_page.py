@@ -103,6 +103,11 @@ def test_a_page_of_no_ledger_is_refused(tmp_path):
         call("ledger", "page", tmp_path / "gone.db")
 
 
+def test_a_page_is_not_shown_at_another_delta_than_stated(path):
+    with pytest.raises(ValueError, match=r"budget is at delta = 0\.001; leave out --delta"):
+        call("ledger", "page", path, "--policy", path.parent / "policy.toml", "--delta", "1e-9")
+
+
 @pytest.mark.parametrize("address", ["8600", "localhost:port"])
 def test_a_client_with_an_unusable_page_does_not_start(path, address, monkeypatch):
     monkeypatch.setattr(cli_machines, "start_logging", lambda _: None)
