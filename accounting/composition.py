@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from accounting import validation
 from accounting.convolution import add_up
-from accounting.losses import round_losses, sampled_losses
+from accounting.losses import Losses, round_losses, sampled_losses
+from accounting.past import KNOT_RATIO, Past, past_of
 from accounting.schemes import Scheme
 
 if TYPE_CHECKING:  # takes a second to import, and one round does without
@@ -24,9 +25,14 @@ if TYPE_CHECKING:  # takes a second to import, and one round does without
 
 Array = npt.NDArray[np.float64]
 Rounds = Sequence[tuple[Scheme, int]]
+Parts = Sequence[tuple[Scheme | Past, int]]
 
 # The lattice may add this share to the composed loss's variance, hence half of it to ε.
 _VARIANCE_SHARE = 0.001
+# ... or this, where the result is folded into others again and again; it is then cut at this share
+# of δ.
+_FOLDED_VARIANCE_SHARE = 1e-5
+_FOLDED_DELTA_SHARE = 1e-3
 # ... and may not be coarser than this share of the ε that comes out.
 _EPSILON_SHARE = 0.02
 # Losses so large that all rounds together reach them with less than this share of δ count as
@@ -41,30 +47,34 @@ _SMALLEST_DELTA = 1e-15
 _MOST_ATTEMPTS = 64
 
 
-def epsilon_after(rounds: Rounds, delta: float, *, step: float | None = None) -> float:
+def epsilon_after(
+    rounds: Rounds, delta: float, *, step: float | None = None, past: Past | None = None
+) -> float:
     """Return an upper bound on ε at ``delta`` after all the rounds.
 
     Args:
         rounds: Pairs of a round's scheme and how many such rounds.
         delta: In (0, 1).
         step: Lattice step; chosen from the schemes if left out.
+        past: What was before these rounds.
 
     Returns:
         ε, ∞ if no finite ε is certified at this δ.
     """
     validation.require_delta(delta)
-    return _epsilon_after(tuple(merged(rounds)), delta, step)
+    return _epsilon_after(tuple(_with_past(merged(rounds), past)), delta, step)
 
 
 # Ledgers ask the same question again and again, and equal clients ask equal ones.
 @functools.lru_cache(maxsize=1024)
 def _epsilon_after(
-    groups: tuple[tuple[Scheme, int], ...], delta: float, step: float | None
+    groups: tuple[tuple[Scheme | Past, int], ...], delta: float, step: float | None
 ) -> float:
     if not groups:
         return 0.0
-    if step is None and groups[0][1] == len(groups) == 1:
-        return groups[0][0].epsilon(delta)
+    alone = groups[0][0]
+    if step is None and groups[0][1] == len(groups) == 1 and isinstance(alone, Scheme):
+        return alone.epsilon(delta)
     spread = _Spread(groups, delta)
     if step is not None:
         return _bounded(spread.compose(step).get_epsilon_for_delta(delta))
@@ -104,6 +114,24 @@ def delta_after(rounds: Rounds, epsilon: float) -> float:
     return reached
 
 
+def fold(rounds: Rounds, delta: float, *, past: Past | None = None) -> Past:
+    """Return what was before and the rounds as one, to be used at ``delta`` and above.
+
+    Folded a thousand times, it still hardly raises ε: the lattice is finer than for one figure, and
+    what counts as infinite is less.
+    """
+    groups = merged(rounds)
+    validation.require_count("rounds", len(groups), least=1)
+    spread = _Spread(_with_past(groups, past), _FOLDED_DELTA_SHARE * delta)
+    step = max(spread.lattice_step(_FOLDED_VARIANCE_SHARE), spread.finest_step)
+    before = list(past.counts.items()) if past else []
+    return past_of(dict(merged([*before, *groups])), *spread.losses(step, room=2))
+
+
+def _with_past(groups: Rounds, past: Past | None) -> Parts:
+    return groups if past is None else [(past, 1), *groups]
+
+
 def merged(rounds: Iterable[tuple[Scheme, int]]) -> list[tuple[Scheme, int]]:
     """Return the rounds with equal schemes counted together."""
     counts: dict[Scheme, int] = {}
@@ -122,19 +150,21 @@ def lattice_step(rounds: Rounds, delta: float) -> float:
 class _Spread:
     """How far the losses of some rounds reach and vary, and so which lattice they need."""
 
-    def __init__(self, groups: Rounds, delta: float) -> None:
+    def __init__(self, groups: Parts, delta: float) -> None:
         self._groups = groups
         self._truncation = 1e-5 * delta
         tail = _TAIL_SHARE * delta / sum(count for _, count in groups)
-        self._reaches = [_reach(scheme, tail) for scheme, _ in groups]
+        self._reaches = [
+            curve.reach if isinstance(curve, Past) else _reach(curve, tail) for curve, _ in groups
+        ]
 
     @functools.cached_property
     def _samples(self) -> list[tuple[int, Array, Array]]:
         """Return, for each group, how many rounds, absolute losses and their probabilities."""
         samples = []
-        for (scheme, count), reach in zip(self._groups, self._reaches, strict=True):
+        for (curve, count), reach in zip(self._groups, self._reaches, strict=True):
             knots = np.concatenate([[0.0], np.geomspace(1e-9 * reach, reach, 200)])
-            samples.append((count, *sampled_losses(scheme, knots)))
+            samples.append((count, *sampled_losses(curve, knots)))
         return samples
 
     @functools.cached_property
@@ -147,7 +177,7 @@ class _Spread:
         widest = max(2 * max(self._reaches), _DEVIATIONS * math.sqrt(self._variance))
         return 2.0 ** math.ceil(math.log2(widest / _MOST_LATTICE_POINTS))
 
-    def lattice_step(self) -> float:
+    def lattice_step(self, share: float = _VARIANCE_SHARE) -> float:
         """Return a power of two as step, fine enough for ε within a fraction of a per cent.
 
         A loss ℓ between lattice points a < ℓ < b is split between them, which adds
@@ -160,7 +190,7 @@ class _Spread:
                 count * float(mass @ np.minimum(step * losses, step**2 / 4))
                 for count, losses, mass in self._samples
             )
-            if added <= _VARIANCE_SHARE * self._variance:
+            if added <= share * self._variance:
                 break
             step /= 2
         return step
@@ -169,15 +199,28 @@ class _Spread:
         """Return the privacy-loss distribution of all the rounds."""
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
+        remove, add = self.losses(step)
+        return PrivacyLossDistribution(remove.as_pmf(), add.as_pmf())
+
+    def losses(self, step: float, *, room: int = 1) -> tuple[Losses, Losses]:
+        """Return the losses of all the rounds in both directions; see `add_up`."""
         rounds = [
-            (round_losses(scheme, step, reach), count)
-            for (scheme, count), reach in zip(self._groups, self._reaches, strict=True)
+            (_losses_of(curve, step, reach), count)
+            for (curve, count), reach in zip(self._groups, self._reaches, strict=True)
         ]
         remove, add = (
-            add_up([(both[direction], count) for both, count in rounds], self._truncation)
+            add_up(
+                [(both[direction], count) for both, count in rounds], self._truncation, room=room
+            )
             for direction in (0, 1)
         )
-        return PrivacyLossDistribution(remove.as_pmf(), add.as_pmf())
+        return remove, add
+
+
+def _losses_of(curve: Scheme | Past, step: float, reach: float) -> tuple[Losses, Losses]:
+    if isinstance(curve, Past):
+        return round_losses(curve, step, reach, knot_ratio=KNOT_RATIO)
+    return round_losses(curve, step, reach)
 
 
 @functools.lru_cache(maxsize=256)

@@ -33,19 +33,21 @@ _PER_FACTOR = 8.0
 _SCALING = 1e6
 
 
-def add_up(parts: Parts, truncation: float) -> Losses:
+def add_up(parts: Parts, truncation: float, *, room: int = 1) -> Losses:
     """Return the sum of independent losses on one lattice.
 
     Args:
         parts: Losses, and how often each counts, at least once.
         truncation: Sums in the far tails, of this probability at most, are cut off; that
             probability is added to the infinite loss.
+        room: How many times as wide as the sums the transforms are. Tilted sums reach further, and
+            what wraps around makes the far tail a little heavier than it is.
     """
     low, high, order = _window(parts, truncation)
     index = np.arange(low, high + 1)
     widest = max(losses.mass.size for losses, _ in parts)
     # Sums outside the window wrap around into it, which only adds to finite losses.
-    size = fft.next_fast_len(max(index.size, widest), real=True)
+    size = fft.next_fast_len(max(room * index.size, widest), real=True)
     plain = _convolve(parts, size, 0.0, index)
     tilted = _convolve(parts, size, order, index)
     # Tilting makes errors small in the upper tail. Below it they add up, of either sign.

@@ -10,6 +10,7 @@ recorded coin and costs nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sqlite3
 import threading
@@ -20,17 +21,20 @@ from typing import Self
 
 from accounting import ledger_echo, ledger_file, ledger_rows, ledger_stops, validation
 from accounting.coin import CoinSource, SecureCoin
-from accounting.composition import epsilon_after
 from accounting.ledger_backup import backup_made
 from accounting.ledger_conversion import convert
 from accounting.ledger_entries import Budget, Entry, Tally, terms_to_json
 from accounting.ledger_file import NOTHING_CHARGED, LedgerError
 from accounting.ledger_layout import LOGGED_AHEAD
 from accounting.ledger_place import Place
+from accounting.ledger_prices import KEPT_BACK, Prices
 from accounting.ledger_testimony import SetBackError, require_seen, testify
 from accounting.ledger_verification import Verification, verify_file
 from accounting.ledger_witness import Witness
 from accounting.schemes import Scheme
+
+# A price is computed without holding up others; if they commit meanwhile, it is computed anew.
+_MOST_PRICINGS = 5
 
 
 class BudgetExceededError(LedgerError):
@@ -213,8 +217,9 @@ class Ledger:
                 "does not take it; use 'certified', 'wcs' or 'ols'."
             )
         text = terms_to_json(terms)
-        with self._transaction(NOTHING_CHARGED):
-            tally = ledger_rows.tally_of(self._connection, experiment)
+        for _ in range(_MOST_PRICINGS):
+            seen = self.tallies()
+            tally = next((each for each in seen if each.experiment == experiment), None)
             if tally is not None and tally.terms != terms:
                 raise LedgerError(
                     f"Experiment {experiment!r} is in this ledger with other terms "
@@ -223,13 +228,22 @@ class Ledger:
             committed = tally.committed if tally else 0
             if rounds <= committed:
                 return
-            self._require_budget(terms, rounds - committed, budget)
-            self._append("commit", experiment, terms, rounds=rounds)
-            self._connection.execute(
-                "INSERT INTO tallies VALUES (?, ?, ?, 0, 0, ?) ON CONFLICT (experiment) DO UPDATE "
-                "SET committed = excluded.committed, secure = min(secure, excluded.secure)",
-                (experiment, text, rounds, not self._coins.insecure),
-            )
+            self._require_budget(seen, terms, rounds - committed, budget)
+            with self._transaction(NOTHING_CHARGED):
+                if _commitments(self.tallies()) != _commitments(seen):
+                    continue
+                self._append("commit", experiment, terms, rounds=rounds)
+                self._connection.execute(
+                    "INSERT INTO tallies VALUES (?, ?, ?, 0, 0, ?) ON CONFLICT (experiment) DO "
+                    "UPDATE SET committed = excluded.committed, secure = min(secure, "
+                    "excluded.secure)",
+                    (experiment, text, rounds, not self._coins.insecure),
+                )
+            return
+        raise LedgerError(
+            f"The ledger {self.path} was changed by others {_MOST_PRICINGS} times while rounds "
+            f"were priced; ask again. {NOTHING_CHARGED}"
+        )
 
     def charge(self, experiment: str, round_: int) -> bool:
         """Charge one round and return its coin; see `charge_all`."""
@@ -305,19 +319,32 @@ class Ledger:
 
     def spent(self, delta: float) -> float:
         """Return ε at ``delta`` of every round ever charged."""
-        return epsilon_after([(tally.terms, tally.charged) for tally in self.tallies()], delta)
+        return self._prices.spent(self.tallies(), delta)
 
     def committed(self, delta: float) -> float:
         """Return ε at ``delta`` once every committed round has been charged, too."""
-        return epsilon_after([(tally.terms, tally.committed) for tally in self.tallies()], delta)
+        return self._prices.committed(self.tallies(), delta)
 
     def would_exceed(self, terms: Scheme, rounds: int, epsilon: float, delta: float) -> bool:
         """Return whether ``rounds`` more of ``terms`` would take the data set beyond (ε, δ)."""
-        budget = Budget(epsilon=epsilon, delta=delta)
+        return self._would_exceed(
+            self.tallies(), terms, rounds, Budget(epsilon=epsilon, delta=delta)
+        )
+
+    def _would_exceed(
+        self, tallies: Sequence[Tally], terms: Scheme, rounds: int, budget: Budget
+    ) -> bool:
         if budget.epsilon == 0:
             return rounds > 0
-        known = [(tally.terms, tally.committed) for tally in self.tallies()]
-        return not epsilon_after([*known, (terms, rounds)], delta) <= epsilon
+        price = self._prices.committed(tallies, budget.delta, more=[(terms, rounds)])
+        kept_back = 0.0 if self._prices.are_few(tallies) else KEPT_BACK
+        return not price * (1 + kept_back) <= budget.epsilon
+
+    @functools.cached_property
+    def _prices(self) -> Prices:
+        about = ledger_rows.read_about(self._connection, self.path)
+        path = self.path.with_name(f"{self.path.name}.prices")
+        return Prices(path, about["salt"], writable=self._place is not None)
 
     def tallies(self) -> list[Tally]:
         """Return every experiment in sum."""
@@ -349,12 +376,14 @@ class Ledger:
         self._append("charge", tally.experiment, tally.terms, round_=round_, coin=coin)
         return coin
 
-    def _require_budget(self, terms: Scheme, rounds: int, budget: Budget) -> None:
-        if not self.would_exceed(terms, rounds, budget.epsilon, budget.delta):
+    def _require_budget(
+        self, tallies: Sequence[Tally], terms: Scheme, rounds: int, budget: Budget
+    ) -> None:
+        if not self._would_exceed(tallies, terms, rounds, budget):
             return
         if budget.epsilon == 0:
             raise BudgetExceededError("The budget is epsilon = 0: nothing may be spent.")
-        already = self.committed(budget.delta)
+        already = self._prices.committed(tallies, budget.delta)
         raise BudgetExceededError(
             f"{rounds} rounds of {terms_to_json(terms)} do not fit: epsilon = {already:.6g} of "
             f"{budget.epsilon:g} is spent or committed at delta = {budget.delta:g}."
@@ -426,3 +455,8 @@ class Ledger:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+
+
+def _commitments(tallies: Sequence[Tally]) -> list[tuple[str, Scheme, int]]:
+    """Return what a price depends on."""
+    return [(tally.experiment, tally.terms, tally.committed) for tally in tallies]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from accounting.schemes import Direction, Scheme
+from accounting.schemes import Direction
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import DensePLDPmf
@@ -23,6 +23,13 @@ Array = npt.NDArray[np.float64]
 # Neighbouring knots x < y have y ≤ x·(1 + this) once the lattice is finer than that: losses of
 # size x then gain at most (this/2)² of their square in variance, far below what can be seen.
 _KNOT_RATIO = 0.01
+
+
+class Curve(Protocol):
+    """What a round, or what was before it, costs: δ in either direction, for every ε ≥ 0."""
+
+    def delta(self, epsilon: Array, direction: Direction) -> Array:
+        """Return δ(ε)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,41 +48,43 @@ class Losses:
         return DensePLDPmf(self.step, self.lowest, self.mass, self.infinite, True)
 
 
-def round_losses(scheme: Scheme, step: float, reach: float) -> tuple[Losses, Losses]:
+def round_losses(
+    curve: Curve, step: float, reach: float, *, knot_ratio: float = _KNOT_RATIO
+) -> tuple[Losses, Losses]:
     """Return one round's losses in both directions on the lattice of multiples of ``step``.
 
     Losses beyond ``reach`` count as infinite.
     """
-    knots = _lattice_knots(max(1, math.ceil(reach / step)))
+    knots = lattice_knots(max(1, math.ceil(reach / step)), knot_ratio)
     epsilon = knots.astype(np.float64) * step
-    remove = scheme.delta(epsilon, Direction.REMOVE)
-    add = scheme.delta(epsilon, Direction.ADD)
+    remove = curve.delta(epsilon, Direction.REMOVE)
+    add = curve.delta(epsilon, Direction.ADD)
     return (
         _one_direction(knots, epsilon, remove, add, step),
         _one_direction(knots, epsilon, add, remove, step),
     )
 
 
-def sampled_losses(scheme: Scheme, epsilon: Array) -> tuple[Array, Array]:
+def sampled_losses(curve: Curve, epsilon: Array) -> tuple[Array, Array]:
     """Return the absolute non-zero losses of the remove direction and their probabilities.
 
     Args:
-        scheme: The round.
+        curve: The round.
         epsilon: Where to sample the curve, increasing from 0.
     """
-    positive = _masses(epsilon, scheme.delta(epsilon, Direction.REMOVE))
-    mirrored = _masses(epsilon, scheme.delta(epsilon, Direction.ADD))
+    positive = _masses(epsilon, curve.delta(epsilon, Direction.REMOVE))
+    mirrored = _masses(epsilon, curve.delta(epsilon, Direction.ADD))
     away = epsilon[1:]
     return np.concatenate([away, away]), np.concatenate([positive, mirrored * np.exp(-away)])
 
 
-def _lattice_knots(last: int) -> npt.NDArray[np.int64]:
+def lattice_knots(last: int, ratio: float) -> npt.NDArray[np.int64]:
     """Return 0, 1, 2, ... and, further out, ever wider spaced integers up to ``last``."""
-    dense = min(last, math.ceil(1 / _KNOT_RATIO))
+    dense = min(last, math.ceil(1 / ratio))
     near = np.arange(dense + 1)
     if last == dense:
         return near
-    count = math.ceil(math.log(last / dense) / math.log1p(_KNOT_RATIO)) + 1
+    count = math.ceil(math.log(last / dense) / math.log1p(ratio)) + 1
     far = np.rint(np.geomspace(dense, last, count)).astype(np.int64)
     return np.unique(np.concatenate([near, far]))
 

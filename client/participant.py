@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from accounting import ledger_stops
+from accounting import ledger_stops, patience
 from accounting.ledger import BudgetExceededError, Ledger
 from accounting.ledger_file import LedgerError
 from accounting.ledger_testimony import SetBackError
@@ -228,17 +228,34 @@ class Participant:
 
     def _commit(self, terms: Terms) -> None:
         """Reserve the planned rounds in the ledger, or refuse."""
+        self._require_room(terms)
         try:
             cost = terms.round_cost(self.policy.declared_size)
             assert cost is not None
-            self.ledger.commit(terms.ledger_key, cost, terms.rounds, self.policy.budget)
-            self._require_agreement(terms)
+            with patience.at_most(self.policy.pricing_seconds):
+                self.ledger.commit(terms.ledger_key, cost, terms.rounds, self.policy.budget)
+                self._require_agreement(terms)
+        except patience.OutOfPatienceError as error:
+            detail = f"{error}: more than pricing_seconds = {self.policy.pricing_seconds:g}"
+            raise RefusedError(Refusal.PRICE, detail) from error
         except BudgetExceededError as error:
             raise RefusedError(Refusal.BUDGET, str(error)) from error
         except LedgerError as error:
             raise RefusedError(Refusal.LEDGER, str(error)) from error
         except (ArithmeticError, ValueError) as error:
             raise RefusedError(Refusal.TERMS, f"these terms have no price: {error}") from error
+
+    def _require_room(self, terms: Terms) -> None:
+        """Refuse one experiment more than the owner allows, in all or at a time."""
+        others = [each for each in self.ledger.tallies() if each.experiment != terms.ledger_key]
+        unplayed = sum(each.charged < each.committed for each in others)
+        for what, count, most in (
+            ("most_experiments", len(others), self.policy.most_experiments),
+            ("most_open_experiments", unplayed, self.policy.most_open_experiments),
+        ):
+            if not count < most:
+                detail = f"{count} experiments are in the ledger, and {what} = {most}"
+                raise RefusedError(Refusal.EXPERIMENTS, detail)
 
     def _require_agreement(self, terms: Terms) -> None:
         """Refuse rounds that the ledger would charge otherwise than today's policy says.
@@ -270,7 +287,8 @@ class Participant:
             raise UnansweredError(f"rounds {rounds} are not all in 1 to {terms.rounds}")
         self._require_going(terms)
         if terms.mode.is_private:
-            self._require_agreement(terms)
+            with patience.at_most(self.policy.pricing_seconds):
+                self._require_agreement(terms)
             coins = self.ledger.charge_all(terms.ledger_key, rounds)
         else:
             coins = [self._public_coin(terms, round_) for round_ in rounds]

@@ -85,7 +85,7 @@ def test_a_price_that_is_no_figure_is_refused(
     owner: Any, make_terms: Make, monkeypatch: pytest.MonkeyPatch, price: float
 ) -> None:
     participant = owner.open()
-    monkeypatch.setattr("accounting.ledger.epsilon_after", lambda *_, **__: price)
+    monkeypatch.setattr("accounting.ledger_prices.epsilon_after", lambda *_, **__: price)
     assert refused(lambda: participant.enrol(make_terms())) is Refusal.BUDGET
     assert owner.entries() == []
 
@@ -97,7 +97,70 @@ def test_no_coin_falls_while_what_is_committed_has_no_figure(
     terms = make_terms(Mode.TRUSTED)
     enrolled(owner.open(), terms)
     again = owner.open()
-    monkeypatch.setattr("accounting.ledger.epsilon_after", lambda *_, **__: price)
+    monkeypatch.setattr("accounting.ledger_prices.epsilon_after", lambda *_, **__: price)
     with pytest.raises(Exception, match="is committed at delta"):
         again.flip(terms, [1])
     assert owner.entries("charge") == []
+
+
+def test_terms_that_take_too_long_to_price_are_refused_in_one_sentence(
+    owner: Any, make_terms: Make
+) -> None:
+    owner.change(pricing_seconds=1e-6)
+    with pytest.raises(Exception, match="more than pricing_seconds") as caught:
+        owner.open().enrol(make_terms(noise_multiplier=7.1))
+    assert caught.value.refusal is Refusal.PRICE
+    assert owner.entries() == []
+
+
+@pytest.mark.parametrize("limit", ["most_experiments", "most_open_experiments"])
+def test_one_experiment_more_than_allowed_is_refused(
+    owner: Any, make_terms: Make, limit: str
+) -> None:
+    owner.change(**{limit: 2})
+    participant = owner.open()
+    first, second, third = (make_terms(experiment=f"trial-{index}") for index in range(3))
+    enrolled(enrolled(participant, first), second)
+    assert refused(lambda: participant.enrol(third)) is Refusal.EXPERIMENTS
+    participant.enrol(second)  # those that are in may ask again
+    assert len(owner.entries()) == 2
+    participant.leave("trial-0")
+    if limit == "most_open_experiments":
+        participant.enrol(third)
+    else:
+        assert refused(lambda: participant.enrol(third)) is Refusal.EXPERIMENTS
+
+
+def test_experiments_with_ever_new_terms_neither_lock_out_nor_lose_count(
+    owner: Any, make_terms: Make
+) -> None:
+    owner.change(largest_p=0.5, budget={"epsilon": 4.0, "delta": 1e-5})
+    participant = owner.open()
+    for index in range(30):
+        participant.enrol(
+            make_terms(
+                Mode.TRUSTED,
+                experiment=f"trial-{index}",
+                rounds=1,
+                rounds_per_invitation=1,
+                p=0.01 + 1e-4 * index,
+                q=0.01,
+                noise_multiplier=20 + 0.01 * index,
+            )
+        )
+    dear = make_terms(Mode.TRUSTED, experiment="dear", p=0.5, q=1.0, rounds=1000)
+    assert refused(lambda: participant.enrol(dear)) is Refusal.BUDGET
+    again = owner.open()
+    again.flip(
+        make_terms(
+            Mode.TRUSTED,
+            experiment="trial-29",
+            rounds=1,
+            rounds_per_invitation=1,
+            p=0.01 + 1e-4 * 29,
+            q=0.01,
+            noise_multiplier=20 + 0.01 * 29,
+        ),
+        [1],
+    )
+    assert len(owner.entries("charge")) == 1
