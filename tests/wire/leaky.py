@@ -17,9 +17,27 @@ WORK_SECONDS = 0.3
 class Honest(Participant):
     """The shipped client on a slow machine."""
 
+    work_seconds = WORK_SECONDS
+
     def _sampled_sum(self, terms, model, weights):
-        time.sleep(WORK_SECONDS)
+        time.sleep(self.work_seconds)
         return super()._sampled_sum(terms, model, weights)
+
+
+class Slower(Honest):
+    """The shipped client on a machine that is slower still."""
+
+    work_seconds = 2 * WORK_SECONDS
+
+
+class Curious(Participant):
+    """Takes part in every round and is done at once: a round lasts as long as the others need."""
+
+    def flip(self, terms, rounds):
+        return [True for _ in super().flip(terms, rounds)]
+
+    def gradient_sum(self, _terms, _round, content):
+        return np.zeros(len(content) // 4, np.float32)
 
 
 class _KnowsItsCoin(Honest):
@@ -63,6 +81,8 @@ class BareFiller(_KnowsItsCoin):
 
 KINDS = {
     "honest": Honest,
+    "slower": Slower,
+    "curious": Curious,
     "early reply": EarlyReply,
     "shared filler": SharedFiller,
     "bare filler": BareFiller,

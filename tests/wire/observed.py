@@ -36,6 +36,7 @@ class Observation:
 
     Attributes:
         mode: The privacy mode.
+        round_seconds: The fixed pace, if any.
         kinds: What each client is, one of ``leaky.KINDS``.
         coins: By client, the coin of each round, from its ledger.
         segments: By client, what passed on its line.
@@ -46,6 +47,7 @@ class Observation:
     """
 
     mode: Mode
+    round_seconds: float | None
     kinds: list
     coins: list
     segments: list
@@ -79,7 +81,7 @@ class _ListeningSuperlink(Superlink):
         return [sys.executable, program, *stock[stock.index("deploy.fenced_superlink") + 1 :]]
 
 
-def observe(folder, mode, kinds, *, rounds):
+def observe(folder, mode, kinds, *, rounds, round_seconds=None):
     """Play a federation with one client of each kind given and return all there was to see.
 
     Args:
@@ -87,6 +89,7 @@ def observe(folder, mode, kinds, *, rounds):
         mode: The privacy mode.
         kinds: One name of ``leaky.KINDS`` a client.
         rounds: How many.
+        round_seconds: The fixed pace, if any.
     """
     cluster = prepare(
         plan(
@@ -98,6 +101,7 @@ def observe(folder, mode, kinds, *, rounds):
             learning_rate=1e-6,
             evaluate_every=rounds,
             poll_seconds=0.1,
+            round_seconds=round_seconds,
         ),
         folder / "run",
     )
@@ -130,6 +134,7 @@ def observe(folder, mode, kinds, *, rounds):
             raise AssertionError(f"the run failed: {status.details}; see {folder}")
     return Observation(
         mode=mode,
+        round_seconds=round_seconds,
         kinds=list(kinds),
         coins=list(check_ledgers(cluster).values()),
         segments=[sorted(tap.segments, key=lambda one: one.at) for tap in taps],

@@ -19,6 +19,7 @@ class Exchange:
         question: The question's record.
         answer: The answer's record; empty for an error.
         metadata: The answer's metadata.
+        sent_at: When the server says it made the question, which the node reads.
         asked_at: When the question was stored.
         fetched_at: When the node took it.
         answered_at: When the answer's head was stored.
@@ -34,6 +35,7 @@ class Exchange:
     question: dict
     answer: dict
     metadata: dict
+    sent_at: float
     asked_at: float
     fetched_at: float
     answered_at: float
@@ -88,6 +90,7 @@ def _exchange(question, answer, fetched_at, objects):
         question=_record(question, objects, messages.ASK),
         answer={} if answer["failed"] else _record(answer, objects, messages.ANSWER),
         metadata=answer["metadata"],
+        sent_at=question["metadata"]["_created_at"],
         asked_at=question["at"],
         fetched_at=fetched_at,
         answered_at=answer["at"],

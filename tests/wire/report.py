@@ -8,16 +8,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 from judge import judge
 from observed import observe
-from views import network_view, server_view
+from views import co_client_view, network_view, server_view
 
 from protocol.terms import Mode
 
 CLIENTS = 4
 _LEAKS = ("early reply", "shared filler", "bare filler")
+# Two clients of different speed, and one that would like to know which of them takes part.
+_WATCHED = ("curious", "honest", "slower")
 _SHORT = 100
+_ROUND_SECONDS = 1.5
 
 
 def main(rounds=400):
@@ -38,28 +40,42 @@ def main(rounds=400):
     results.append(_row(trusted, "honest", "network", network_view, True))
     covered = _observe(Mode.COVERED, honest, short)
     results.append(_row(covered, "honest", "network", network_view, False))
-    print("\n| mode | kB up, a client and round | kB down | seconds a round |")
-    print("|---|---|---|---|")
-    for seen in (trusted, covered):
+    costs = [trusted, covered]
+    for mode, pace, told in (
+        (Mode.TRUSTED, None, True),
+        (Mode.TRUSTED, _ROUND_SECONDS, False),
+        (Mode.COVERED, None, False),
+    ):
+        watched = _observe(mode, _WATCHED, short, pace)
+        results.append(_row(watched, "others", "co-client", co_client_view, told))
+        costs.append(watched)
+    print("\n| mode | clients | kB up, a client and round | kB down | seconds a round |")
+    print("|---|---|---|---|---|")
+    for seen in costs:
         print(_cost(seen))
     return 0 if all(results) else 1
 
 
-def _observe(mode, kinds, rounds):
+def _observe(mode, kinds, rounds, round_seconds=None):
     with tempfile.TemporaryDirectory() as folder:
-        return observe(Path(folder), mode, kinds, rounds=rounds)
+        return observe(Path(folder), mode, kinds, rounds=rounds, round_seconds=round_seconds)
 
 
 def _row(seen, kind, observer, view, expected):
-    found = judge(view(seen, kind))
+    found = judge(view(seen) if view is co_client_view else view(seen, kind))
     told = "yes" if found.leaks else "no"
+    count = seen.kinds.count(kind) or len(seen.kinds) - 1
     print(
-        f"| {seen.mode} | {seen.kinds.count(kind)} {kind} | {observer} "
+        f"| {_mode(seen)} | {count} {kind} | {observer} "
         f"| {found.auc:.3f}, {found.low:.3f} to {found.high:.3f} | {found.p_value:.2g} "
         f"| {found.tried} | {told}{'' if found.leaks == expected else ', which is WRONG'} |",
         flush=True,
     )
     return found.leaks == expected
+
+
+def _mode(seen):
+    return f"{seen.mode}" + (f", every {seen.round_seconds:g} s" if seen.round_seconds else "")
 
 
 def _cost(seen):
@@ -68,8 +84,9 @@ def _cost(seen):
     passed = [one for line in seen.segments for one in line if began <= one.at < ended]
     count = (last - first) * len(seen.segments)
     up, down = (sum(one.size for one in passed if one.up is way) / 1e3 for way in (True, False))
-    seconds = np.mean([row["seconds"] for row in seen.metrics])
-    return f"| {seen.mode} | {up / count:.1f} | {down / count:.1f} | {seconds:.2f} |"
+    seconds = (ended - began) / (last - first)
+    clients = "4 honest" if "curious" not in seen.kinds else ", ".join(seen.kinds)
+    return f"| {_mode(seen)} | {clients} | {up / count:.1f} | {down / count:.1f} | {seconds:.2f} |"
 
 
 if __name__ == "__main__":

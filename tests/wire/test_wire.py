@@ -2,7 +2,7 @@
 
 import pytest
 from observed import observe
-from views import network_view, server_view
+from views import co_client_view, network_view, server_view
 
 from protocol import messages
 from protocol.terms import Mode
@@ -42,4 +42,10 @@ def test_every_coin_that_was_flipped_is_answered(seen):
 def test_an_observer_has_a_row_for_every_client_and_round(seen, view):
     found = view(seen)
     assert len(found) == len(found.coins) >= 3 * (ROUNDS - 2)
+    assert found.rows.shape[1] > 15
+
+
+def test_a_co_client_has_a_row_for_every_other_client_and_round(seen):
+    found = co_client_view(seen, "honest")
+    assert len(found) == len(found.coins) >= 2 * (ROUNDS - 2)
     assert found.rows.shape[1] > 15

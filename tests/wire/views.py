@@ -45,7 +45,7 @@ def network_view(seen, kind="honest"):
         for client, segments in enumerate(passed):
             earlier = sum(one.at < uploads[client].at for one in uploads if one and uploads[client])
             rows[client, round_] = [client, earlier, *_line(segments, began, ended)]
-    return _view(seen, kind, rows)
+    return _view(seen, rows, kind)
 
 
 def _rounds(seen):
@@ -99,7 +99,49 @@ def server_view(seen, kind="honest"):
                 row += [*_head(one), *_content(vector)]
             rows[client, round_] = row
     width = max(map(len, rows.values()))
-    return _view(seen, kind, {key: row + [-1.0] * (width - len(row)) for key, row in rows.items()})
+    filled = {key: row + [-1.0] * (width - len(row)) for key, row in rows.items()}
+    return _view(seen, filled, kind)
+
+
+def co_client_view(seen, watcher="curious"):
+    """Return what one client sees of every other, from its own questions and its own line.
+
+    It has a row for each round that it is sent the model of: when that and its questions before and
+    after were made and came, which these were, and all that passed on its line between them.
+    """
+    own = seen.kinds.index(watcher)
+    questions = sorted(
+        (one for one in seen.exchanges if one.node == seen.nodes[own]), key=lambda one: one.sent_at
+    )
+    rows = {}
+    for before, one, after in zip(questions, questions[1:], questions[2:], strict=False):
+        if one.kind != f"train.{messages.GRADIENT}":
+            continue
+        row = []
+        for earlier, later in ((before, one), (one, after)):
+            row += [later.sent_at - earlier.sent_at, later.fetched_at - earlier.fetched_at]
+            row += [later.question.get(messages.ROUND, 0) - earlier.question.get(messages.ROUND, 0)]
+            row += [earlier.kind == one.kind, later.kind == one.kind]
+        row += [one.fetched_at - one.sent_at, after.fetched_at - after.sent_at]
+        passed = [
+            segment
+            for segment in seen.segments[own]
+            if one.fetched_at <= segment.at < after.fetched_at
+        ]
+        row += [*_line(passed, one.fetched_at, after.fetched_at), *_delays(passed)]
+        for client in set(range(len(seen.nodes))) - {own}:
+            rows[client, one.question[messages.ROUND]] = [client, *row]
+    return _view(seen, rows)
+
+
+def _delays(segments):
+    """Return how long the server took to answer: a busy one takes longer."""
+    delays = [
+        later.at - earlier.at
+        for earlier, later in itertools.pairwise(segments)
+        if earlier.up and not later.up
+    ] or [0.0]
+    return [len(delays), np.mean(delays), np.median(delays), max(delays)]
 
 
 def _visits(seen, node, began, ended, answer):
@@ -152,12 +194,12 @@ def _content(vector):
     ]
 
 
-def _view(seen, kind, rows):
+def _view(seen, rows, kind=None):
     kept = [
         (client, round_)
         for client, round_ in sorted(rows)
         # On a busy machine a client may miss a round, and then flips no coin.
-        if seen.kinds[client] == kind and round_ in seen.coins[client]
+        if kind in (None, seen.kinds[client]) and round_ in seen.coins[client]
     ]
     return View(
         rows=np.array([rows[key] for key in kept], dtype=np.float64),
