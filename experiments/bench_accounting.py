@@ -26,6 +26,7 @@ LATTICE_STEP = 1e-4
 MOST_COMPOSITION_RATIO = 3.0
 LEAST_CHARGE_RATIO = 0.5
 MOST_SPENT_RATIO = 2.0
+MOST_ENROLMENT_RATIO = 2.0
 # Answers are remembered; a δ that was never asked for is computed anew.
 _DELTAS = (DELTA * (1 + 1e-9 * count) for count in itertools.count())
 
@@ -45,6 +46,7 @@ def run(*, repetitions: int = 15) -> list[dict[str, Any]]:
             *_composition_rows(repetitions),
             *_charge_rows(Path(folder), 20 * repetitions),
             *_spent_rows(Path(folder), repetitions),
+            *_enrolment_rows(Path(folder)),
         ]
 
 
@@ -153,6 +155,32 @@ def _spent_rows(folder: Path, repetitions: int) -> list[dict[str, Any]]:
             "spent after 100 000 rounds / after 1 000 rounds",
             after / before,
             MOST_SPENT_RATIO,
+        ),
+    ]
+
+
+def _enrolment_rows(
+    folder: Path, *, few: int = 10, many: int = 1_000, measured: int = 8
+) -> list[dict[str, Any]]:
+    """Enrol in one experiment after the other, no two with the same terms, and play each."""
+    budget = Budget(epsilon=1e6, delta=DELTA)
+    seconds: list[float] = []
+    with Ledger.create(folder / "experiments.db", "bench") as ledger:
+        for index in range(many + measured):
+            terms = Certified(
+                p=0.01 + 1e-4 * index, q=0.01, d=30, noise_multiplier=5 + 0.01 * index
+            )
+            start = time.process_time()
+            ledger.commit(f"bench-{index}", terms, 3, budget)
+            seconds.append(time.process_time() - start)
+            ledger.charge_all(f"bench-{index}", range(1, 4))
+    before, after = (statistics.mean(seconds[past:][:measured]) for past in (few, many))
+    return [
+        _row(f"enrolment after {many:,} experiments, CPU ms", after * 1e3),
+        _row(
+            f"enrolment after {many:,} experiments with distinct terms / after {few}",
+            after / before,
+            MOST_ENROLMENT_RATIO,
         ),
     ]
 

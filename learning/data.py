@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from learning.dataset import Dataset
 from learning.folder import check_split, load_folder
+from learning.records import usable_records
 
 _TORCHVISION = {"mnist": "MNIST", "fashionmnist": "FashionMNIST", "emnist": "EMNIST"}
 NAMES = ("digits", *_TORCHVISION)
@@ -121,20 +122,23 @@ def _load_npz(path: Path) -> Dataset:
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} cannot be read as data: {error}") from None
     for key, labels in (("y_train", y_train), ("y_test", y_test)):
-        if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) == 0:
+        if labels.ndim != 1 or labels.dtype.kind not in "iuf" or len(labels) == 0:
             raise ValueError(
                 f"{path}: {key} has shape {labels.shape} and type {labels.dtype}, but must be a "
                 "vector of integer classes"
             )
+    train_inputs, train_targets = usable_records(str(path), _pixels(x_train), y_train)
+    test_inputs, test_targets = usable_records(f"{path} (test part)", _pixels(x_test), y_test)
     return Dataset(
         name=str(path),
-        train_inputs=_pixels(x_train),
-        train_targets=y_train.astype(np.int64),
-        test_inputs=_pixels(x_test),
-        test_targets=y_test.astype(np.int64),
-        classes=max(2, int(max(y_train.max(), y_test.max())) + 1),
+        train_inputs=train_inputs,
+        train_targets=train_targets,
+        test_inputs=test_inputs,
+        test_targets=test_targets,
+        classes=max(2, int(max(train_targets.max(), test_targets.max())) + 1),
     )
 
 
 def _pixels(inputs: NDArray[Any]) -> NDArray[Any]:
-    return inputs.astype(np.float32) if inputs.dtype.kind == "f" else inputs
+    with np.errstate(over="ignore"):  # becomes infinite, and is no pixel then
+        return inputs.astype(np.float32) if inputs.dtype.kind == "f" else inputs

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from learning.dataset import Dataset
 from learning.idx import read_idx
+from learning.records import usable_records
 
 EMNIST_CLASSES = {
     "byclass": 62,
@@ -74,14 +75,21 @@ def _load_emnist(place: Path, split: str) -> Dataset:
         _images_and_labels(place, f"emnist-{split}-{part}-images", f"emnist-{split}-{part}-labels")
         for part in ("train", "test")
     )
-    first = 1 if split == "letters" else 0
+    first, classes = (1 if split == "letters" else 0), EMNIST_CLASSES[split]
+    # Transposed images are a view: half a million are not copied.
+    (train_inputs, train_targets), (test_inputs, test_targets) = (
+        usable_records(
+            f"{place} ({part})", images.transpose(0, 2, 1), labels - first, classes=classes
+        )
+        for part, (images, labels) in (("train", train), ("test", test))
+    )
     return Dataset(
         name=f"emnist {split}",
-        train_inputs=train[0].transpose(0, 2, 1),  # a view: half a million images are not copied
-        train_targets=train[1] - first,
-        test_inputs=test[0].transpose(0, 2, 1),
-        test_targets=test[1] - first,
-        classes=EMNIST_CLASSES[split],
+        train_inputs=train_inputs,
+        train_targets=train_targets,
+        test_inputs=test_inputs,
+        test_targets=test_targets,
+        classes=classes,
     )
 
 

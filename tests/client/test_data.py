@@ -62,3 +62,20 @@ def test_data_that_cannot_be_had_is_a_sentence(
     owner.change(**changes)
     with pytest.raises(ValueError, match=sentence):
         load_local_data(load_policy(owner.policy))
+
+
+def test_one_malformed_record_does_not_keep_a_client_away(
+    owner: Any, make_terms: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = owner.policy.parent / "images.npz"
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    arrays["x_train"][3, 0, 0] = np.nan
+    arrays["y_train"] = np.where(np.arange(30) == 7, -1, arrays["y_train"])
+    np.savez(owner.policy.parent / "odd.npz", **arrays)
+    owner.change(data="odd.npz")
+    participant = owner.open()
+    assert len(participant._data) == 28
+    assert participant.enrol(make_terms()) == 30  # what the server hears does not change
+    assert "record 3 counts as absent" in caplog.text
+    assert "record 7 counts as absent" in caplog.text
