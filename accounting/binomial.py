@@ -11,6 +11,8 @@ from scipy import special
 # δ is computed to a relative 1e-6 down to 1e-13, so cut mass of this size, even if all of it
 # were charged in full, does not show.
 NEGLIGIBLE_MASS = 1e-22
+# How wrong a probability may be for a million trials; they are rounded up.
+_ROUNDING = 2e-12
 
 
 def binomial_window(
@@ -31,20 +33,61 @@ def binomial_window(
     variance = d * q * (1 - q)
     spread = reach / 3 + math.sqrt((reach / 3) ** 2 + 2 * reach * variance)
     low = max(0, math.floor(d * q - spread))
-    high = int(min(d, math.ceil(d * q + spread), most))
-    if high < low:
+    high = min(d, math.ceil(d * q + spread))
+    if most < low:
         return np.empty(0, dtype=np.int64), np.empty(0), 1.0
     counts = np.arange(low, high + 1)
-    log_choose = (
-        special.gammaln(d + 1) - special.gammaln(counts + 1) - special.gammaln(d - counts + 1)
+    counts, mass = _trimmed(counts, _probabilities(counts, d, q) * (1 + _ROUNDING))
+    cut = _mass_below(int(counts[0]), d, q) + _mass_above(int(counts[-1]), d, q)
+    kept = counts <= most
+    return counts[kept], mass[kept], min(1.0, cut + float(mass[~kept].sum()))
+
+
+def _probabilities(counts: npt.NDArray[np.int64], d: int, q: float) -> npt.NDArray[np.float64]:
+    """Return Binom(i; d, q), by Loader's (2000) formula.
+
+    Logarithms of factorials are large and nearly cancel. Taken apart by Stirling's formula only
+    its small remainders are left, and two deviances, which are 0 where i = d·q.
+    """
+    result = np.zeros(counts.size)
+    result[counts == 0] = math.exp(special.xlog1py(d, -q))
+    result[counts == d] = math.exp(special.xlogy(d, q))
+    inner = (counts > 0) & (counts < d)
+    if q == 1 or not inner.any():
+        return result
+    hits = counts[inner].astype(np.float64)
+    misses = d - hits
+    # The rarer outcome's expectation has more digits.
+    surplus = hits - d * q if q < 0.5 else d * (1 - q) - misses
+    exponent = (
+        _stirling_remainder(np.array([float(d)]))
+        - _stirling_remainder(hits)
+        - _stirling_remainder(misses)
+        - _deviance(hits, d * q, -surplus)
+        - _deviance(misses, d * (1 - q), surplus)
     )
-    with np.errstate(divide="ignore"):
-        log_mass = log_choose + special.xlogy(counts, q) + special.xlog1py(d - counts, -q)
-    counts, mass = _trimmed(counts, np.exp(log_mass))
-    cut = min(1.0, _mass_below(int(counts[0]), d, q) + _mass_above(int(counts[-1]), d, q))
-    # Logarithms of factorials of large numbers are rounded; what is missing must not be lost.
-    total = float(mass.sum())
-    return counts, mass * max(1.0, (1 - cut) / total) if total else mass, cut
+    result[inner] = np.exp(exponent) * np.sqrt(d / (2 * math.pi * hits * misses))
+    return result
+
+
+def _stirling_remainder(n: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return log n! − log(√(2πn)·(n/e)ⁿ) for n ≥ 1."""
+    m = np.maximum(n, 16.0) ** 2
+    series = 1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 / m) / m) / m) / m
+    small = np.minimum(n, 16.0)
+    plain = special.gammaln(small + 1) - (small + 0.5) * np.log(small) + small
+    plain = plain - 0.5 * math.log(2 * math.pi)
+    return np.asarray(np.where(n < 16, plain, series / np.sqrt(m)))
+
+
+def _deviance(
+    count: npt.NDArray[np.float64], expected: float, shortfall: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return count·log(count/expected) + shortfall, with shortfall = expected − count."""
+    share = shortfall / count
+    near = np.abs(share) < 0.5
+    log_ratio = np.where(near, -np.log1p(np.where(near, share, 0.0)), np.log(count / expected))
+    return np.asarray(count * log_ratio + shortfall)
 
 
 def _trimmed(

@@ -29,6 +29,8 @@ _STEPS_PER_SIGMA = 16
 _CHUNK = 1 << 18
 # Below it the planar integral would need ever finer steps; the loss is continuous in the angle.
 SMALLEST_ANGLE = 0.03
+# The aligned pair's δ is a difference of numbers of order 1.
+CANCELLATION = 1e-15
 _LENGTHS = (1.0, 0.6, 0.3)
 _TURNS = np.linspace(SMALLEST_ANGLE, math.pi / 2, 10).tolist()
 
@@ -172,8 +174,15 @@ class Realised(Scheme):
         return np.asarray(values.sum(axis=1) * step)
 
 
-def realised_delta(terms: Scheme, epsilon: float) -> tuple[float, Realised]:
-    """Return the largest δ(ε ≥ 0) found over the geometries, and the geometry.
+def aligned(terms: Scheme) -> Scheme:
+    """Return the pair of equal unit gradients, x' along the others or against them."""
+    from accounting.paper_schemes import AsPrinted  # which is made of collinear_delta
+
+    return AsPrinted(p=terms.p, q=terms.q, d=terms.d, noise_multiplier=terms.noise_multiplier)
+
+
+def realised_delta(terms: Scheme, epsilon: float) -> tuple[float, Scheme]:
+    """Return the largest δ(ε ≥ 0) found over the geometries, the aligned one among them.
 
     Args:
         terms: p, q, d and noise of the round; the analysis plays no part.
@@ -184,7 +193,8 @@ def realised_delta(terms: Scheme, epsilon: float) -> tuple[float, Realised]:
     """
     from scipy import optimize
 
-    best, best_delta = Realised.of(terms), -1.0
+    best = aligned(terms)
+    best_delta = max(0.0, best.delta(epsilon) - CANCELLATION)
     for direction, along in ((Direction.REMOVE, 0.0), (Direction.ADD, math.pi)):
 
         def pair(turn: float, length: float, along: float = along) -> Realised:
@@ -207,7 +217,7 @@ def realised_delta(terms: Scheme, epsilon: float) -> tuple[float, Realised]:
     return best_delta, best
 
 
-def realised_epsilon(terms: Scheme, delta: float, *, start: float) -> tuple[float, Realised]:
+def realised_epsilon(terms: Scheme, delta: float, *, start: float) -> tuple[float, Scheme]:
     """Return a lower bound on ε(δ) of one round, and the geometry that attains it.
 
     Alternates between the best geometry at the current ε and that geometry's own ε.
@@ -218,10 +228,11 @@ def realised_epsilon(terms: Scheme, delta: float, *, start: float) -> tuple[floa
         start: Where to look first, e.g. the certified ε.
     """
     epsilon = start
-    best, attained_by = -1.0, Realised.of(terms)
+    attained_by = aligned(terms)
+    best = attained_by.epsilon(delta + CANCELLATION)
     for _ in range(3):
         _, pair = realised_delta(terms, epsilon)
-        reached = pair.epsilon(delta)
+        reached = pair.epsilon(delta + CANCELLATION)
         if reached > best:
             best, attained_by = reached, pair
         if abs(reached - epsilon) <= 1e-4 * epsilon:

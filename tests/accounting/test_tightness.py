@@ -30,6 +30,18 @@ def test_equal_gradients_are_among_the_data_sets_tried():
     assert realised_delta_after(terms, 1, 0.01) >= aligned.delta(0.01) * (1 - 1e-6)
 
 
+def test_noise_known_to_be_too_little_is_at_least_that_of_equal_gradients():
+    setting, target = {"p": 0.001, "q": 0.1, "d": 30}, {"epsilon": 0.015, "delta": 1e-6}
+    printed = least_sigma(AsPrinted, **setting, **target, rounds=1)
+    terms = Certified(**setting, noise_multiplier=2.49)
+    assert realised_sigma_after(terms, 1, **target) >= printed * (1 - 1e-7)
+
+
+def test_many_rounds_of_many_small_clients_lose_at_least_this():
+    terms = Certified(p=0.001, q=0.1, d=30, noise_multiplier=2.4903)
+    assert realised_epsilon_after(terms, 10_000, 1e-5) == pytest.approx(0.2268, abs=2e-4)
+
+
 # docs/mathematics.md, "What the paper says".
 @pytest.mark.parametrize(
     ("setting", "sigma"),
