@@ -27,7 +27,7 @@ _MOST_NOISE = 1 << 58  # of a standard deviation, in cells: no draw is longer th
 def fine_cell(clip_norm: float) -> float:
     """Return the cell that a sum of clipped gradients is counted in: at most 2⁻³² clip norms.
 
-    Each client's vector is rounded to it on its own. So a sample moves the counted sum of n numbers
+    Each client's vector is cut off to it on its own. So a sample moves the counted sum of n numbers
     by at most C + √n·cell, which is below C·(1 + 10⁻⁶) for up to 18 million numbers.
     """
     return _power_of_two(clip_norm, _FINE_EXPONENT)
@@ -66,7 +66,7 @@ class FixedPoint:
         return total
 
     def add(self, vector: Vector) -> None:
-        """Add a vector, rounded to cells on its own.
+        """Add a vector, cut off to whole cells on its own.
 
         All vectors together must be shorter than ``LARGEST_COUNT`` cells; who takes them from
         others has to see to it.
@@ -80,8 +80,9 @@ class FixedPoint:
 
 
 def _counted(vector: Vector, cell: float) -> Counts:
-    scaled = np.multiply(vector, 1 / cell, dtype=np.float64)
-    return np.rint(scaled, out=scaled).astype(np.int64)
+    counts: Counts = np.empty(vector.size, np.int64)
+    np.multiply(vector, 1 / cell, out=counts, dtype=np.float64, casting="unsafe")  # towards zero
+    return counts
 
 
 def add_noise(total: FixedPoint, noise_std: float, randomness: Randomness) -> Vector:
@@ -111,10 +112,12 @@ def add_noise(total: FixedPoint, noise_std: float, randomness: Randomness) -> Ve
             f"noise_std is {noise_std}, but must be above 0 and at most "
             f"{_MOST_NOISE * total.cell:g} on a sum in cells of {total.cell:g}"
         )
-    # In place, and with exact reciprocals of powers of two: every round does this.
+    # Every round does this: in place, with few arrays that the allocator has to find room for, and
+    # with exact reciprocals of powers of two.
     noise = randomness.normal(total.counts.size, noise_std)
     noise *= 1 / total.cell
-    counts = np.rint(noise, out=noise).astype(np.int64)
+    counts: Counts = np.empty(noise.size, np.int64)
+    np.rint(noise, out=counts, casting="unsafe")
     counts += total.counts
     published = max(total.cell, lattice_cell(noise_std))
     shift = round(math.log2(published / total.cell))

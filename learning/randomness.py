@@ -125,14 +125,14 @@ def _normal(generator: np.random.Generator, size: int, std: float) -> NDArray[np
     _refine(radius, generator)
     radius.log_().mul_(-2).sqrt_().mul_(std)
     angle.mul_(2 * math.pi)
-    cosine = torch.cos(angle).mul_(radius)
+    cosine = torch.cos(angle)
     angle.sin_().mul_(radius)
-    radius.copy_(cosine)
+    radius.mul_(cosine)
     return uniform[:size].numpy()
 
 
 def _refine(uniform: torch.Tensor, generator: np.random.Generator) -> None:
     """Spreads multiples of 2^-53 near 0 over their cells: the far tail has more than 53 bits."""
-    few = torch.nonzero(uniform < _COARSE).squeeze(1)
-    if len(few):
+    if uniform.numel() and float(uniform.min()) < _COARSE:
+        few = torch.nonzero(uniform < _COARSE).squeeze(1)
         uniform[few] -= _CELL * torch.from_numpy(generator.random(len(few)))

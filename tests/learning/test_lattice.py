@@ -65,8 +65,10 @@ def test_neighbouring_cells_are_reached_equally_whatever_is_under_the_noise() ->
 def test_the_lattice_moves_no_value_by_more_than_half_a_cell() -> None:
     total = np.linspace(-3, 3, SIZE, dtype=np.float32)
     exact = total.astype(np.float64) + noise(1.0)
-    # Besides: half a fine cell of the total and of the noise each, and single precision.
-    allowed = lattice_cell(1.0) / 2 + fine_cell(1.0) + np.spacing(np.abs(exact).astype(np.float32))
+    # Besides: a fine cell of the total, half a one of the noise, and single precision.
+    allowed = (
+        lattice_cell(1.0) / 2 + 1.5 * fine_cell(1.0) + np.spacing(np.abs(exact).astype(np.float32))
+    )
     assert (np.abs(noisy_sum(total, 1.0) - exact) <= allowed).all()
 
 
@@ -77,13 +79,13 @@ def test_noise_that_is_none_or_more_than_64_bits_hold_is_refused(std: float) -> 
 
 
 @given(st.floats(1e-12, 1e12), st.floats(-1e3, 1e3))
-def test_a_vector_is_counted_in_cells_to_half_a_cell(clip_norm: float, share: float) -> None:
+def test_a_vector_is_counted_in_whole_cells(clip_norm: float, share: float) -> None:
     cell = fine_cell(clip_norm)
     assert math.frexp(cell)[0] == 0.5
     assert clip_norm / 2**33 < cell <= clip_norm / 2**32
     value = np.float32(share * clip_norm)
     (count,) = FixedPoint.of(np.array([value]), cell).counts
-    assert abs(int(count) - float(value) / cell) <= 0.5
+    assert int(count) == math.trunc(float(value) / cell)
 
 
 @given(st.permutations([2.0**27, -(2.0**27), 0.01, 512.0, -1e-7, 3e6, 1e-45, -0.0]))

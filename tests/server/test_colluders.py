@@ -158,7 +158,7 @@ def test_as_many_clients_as_the_limit_allows_cannot_make_a_sum_overflow(
     assert len(total.answered) == clients
     assert total._total is not None
     exact = clients * Fraction(float(most)) / Fraction(cell_of(terms))
-    assert abs(int(total._total.counts[0]) - exact) <= clients / 2
+    assert abs(int(total._total.counts[0]) - exact) <= clients
     assert abs(exact) <= LARGEST_COUNT
     assert total.noisy_total(SeededRandom(1))[0] > 0
 
