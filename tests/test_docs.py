@@ -42,7 +42,7 @@ PACKAGES = (
 FILES = {"policy.toml": load_policy, "settings.toml": load_settings}
 NOT_RUN = {"long", "machines", "stays"}
 # What documents may tell people to type besides our own program.
-OTHERS = {"apt", "docker", "ip6tables", "iptables", "make", "pip", "python", "sqlite3", "systemctl"}
+OTHERS = {"apt", "docker", "ip6tables", "iptables", "make", "pip", "python", "systemctl"}
 NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e-?\d+)?")
 FENCE = re.compile(r"^ *```(\w*) *([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 

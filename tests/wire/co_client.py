@@ -27,6 +27,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
 )
 
+from accounting.ledger_echo import NO_TOKEN
 from client import app as clients
 from client.company import Company
 from client.link import Link
@@ -268,7 +269,8 @@ def scene(folder, superlink_class):
 def guesses(salt):
     """Return all answers, one for every pattern of coins."""
     patterns = itertools.product([False, True], repeat=COINS)
-    return [ConfigRecord({messages.COINS: list(coins), messages.SALT: salt}) for coins in patterns]
+    fixed = {messages.ECHO: NO_TOKEN, messages.SALT: salt}
+    return [ConfigRecord({messages.COINS: list(coins), **fixed}) for coins in patterns]
 
 
 def _await(condition):

@@ -6,6 +6,8 @@ import pytest
 from co_client import COINS, StockSuperlink, guesses, scene
 from flwr.app import ConfigRecord, RecordDict
 
+from accounting.ledger_echo import NO_TOKEN
+from client.participant import Participant
 from deploy.superlink import Superlink
 from protocol import messages
 
@@ -21,6 +23,8 @@ def on(tmp_path, monkeypatch):
     def make(*, salted=True, fenced=True):
         if not salted:
             monkeypatch.setattr(messages, "salt", lambda _=0: NO_SALT)
+            # An echo is random, too, and would do for a salt.
+            monkeypatch.setattr(Participant, "echo", lambda _: NO_TOKEN)
         return scene(tmp_path, Superlink if fenced else StockSuperlink)
 
     return make
