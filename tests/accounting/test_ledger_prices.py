@@ -56,7 +56,7 @@ def work(monkeypatch):
     return counted
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(
     rounds=st.lists(
         st.tuples(st.integers(0, 200).map(terms), st.integers(1, 200)), min_size=2, max_size=9
