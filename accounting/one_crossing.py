@@ -14,6 +14,7 @@ with L = log(B/K). Its unknown is y = e_j of the lowest level, which may be tiny
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -71,6 +72,8 @@ def one_crossing_delta(
     """
     if not cap >= 1:
         raise ValueError(f"cap = {cap} must be at least 1 clip norm, or infinite for no cap.")
+    if epsilon.size == 0:
+        return np.zeros(0)
     removes = direction == "remove"
     weights = _Weights.of(epsilon, p, q, removes)
     visible = _visible(weights, 1 / sigma)
@@ -127,6 +130,8 @@ class _Weights:
         return _Weights(self.top[part], self.near[part], self.sits_out[part], self.ratio[part])
 
 
+# Curves are asked for at one set of ε after another.
+@functools.lru_cache(maxsize=256)
 def _levels(
     d: int, q: float, sigma: float, cap: float, removes: bool
 ) -> tuple[Array, Array, float]:
@@ -175,7 +180,7 @@ def _delta(
     lowest, top = float(levels[0]), np.exp(weights.top)
     shown = np.searchsorted(behind, y)  # levels with e_j > 0
     row = np.repeat(np.arange(y.size), shown)
-    column = np.concatenate([np.arange(count) for count in shown])
+    column = np.arange(row.size) - np.repeat(np.cumsum(shown) - shown, shown)
     e = y[row] - behind[column]
     crossing = (y + weights.ratio) / s + (lowest + 0.5) * s
     near, far = _mills_gaps(e + weights.ratio[row], s, crossing[row])
