@@ -28,7 +28,7 @@ from accounting.ledger_file import NOTHING_CHARGED, LedgerError
 from accounting.ledger_layout import LOGGED_AHEAD
 from accounting.ledger_place import Place
 from accounting.ledger_prices import KEPT_BACK, Prices
-from accounting.ledger_testimony import SetBackError, require_seen, testify
+from accounting.ledger_testimony import SetBackError, Testimony, require_seen, testify
 from accounting.ledger_verification import Verification, verify_file
 from accounting.ledger_witness import Witness
 from accounting.schemes import Scheme
@@ -54,6 +54,7 @@ class Ledger:
         self.path = path
         self._place = place
         self._witness: Witness | None = None
+        self._seen: Testimony | None = None
         self._connection = connection
         self._coins = coins or SecureCoin()
         self._lock = threading.RLock()
@@ -348,6 +349,7 @@ class Ledger:
 
     def tallies(self) -> list[Tally]:
         """Return every experiment in sum."""
+        self._require_place(NOTHING_CHARGED)  # SQLite has other words for it
         with self._lock, ledger_file.explained(self.path):
             rows = self._connection.execute("SELECT * FROM tallies ORDER BY experiment").fetchall()
         seeded = self._answered_with_seeds
@@ -417,7 +419,15 @@ class Ledger:
         try:
             with self._bracket("BEGIN IMMEDIATE", "COMMIT", if_it_fails):
                 self._require_place(if_it_fails)
+                if self._seen is not None:  # a copy may have been written over the very file
+                    require_seen(self._connection, self.path, self._seen, "this client")
                 yield
+                state = testify(self._connection, self.path)
+            self._seen = state
+        except SetBackError:
+            if self._seen is not None:
+                ledger_stops.stop_set_back(self.path)
+            raise
         except LedgerError:
             self._require_place(if_it_fails)  # SQLite has other words for a file that was moved
             raise

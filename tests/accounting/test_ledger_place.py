@@ -146,3 +146,25 @@ def test_a_file_that_is_mounted_by_itself_is_refused(path, tmp_path):
         assert charged(point) == 1  # looking is allowed
     finally:
         subprocess.run(["umount", point], check=True)
+
+
+OVERWRITE = "import sys\nopen(sys.argv[2], 'r+b').write(open(sys.argv[1], 'rb').read())"
+
+
+def test_an_older_copy_that_is_written_over_the_file_of_a_running_client_is_refused(path):
+    older = shutil.copy(path, path.with_name("older"))
+    with Ledger.open(path) as ledger:
+        ledger.charge("trial", 2)
+        ledger.claim_answer("trial", 2)
+        # By another process: closing the file in this one would give up SQLite's locks.
+        subprocess.run([sys.executable, "-c", OVERWRITE, older, path], check=True)
+        for action in (
+            lambda: ledger.charge("trial", 2),
+            lambda: ledger.claim_answer("trial", 1),
+            lambda: ledger.charge("trial", 3),
+        ):
+            with pytest.raises(LedgerError, match="was set back"):
+                action()
+    with Ledger.open(path) as again, pytest.raises(LedgerError, match="stopped"):
+        again.charge("trial", 2)
+    assert charged(path) == 1
