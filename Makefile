@@ -37,23 +37,23 @@ test-hosts: install
 # Mutated messages and files against everything that parses them, SECONDS for each kind.
 fuzz: SECONDS ?= 60
 fuzz: install
-	cd tests/fuzz && for kind in texts files client server; do \
-		PYTHONPATH=../..:. ../../$(BIN)/python fuzz_run.py $$kind -max_total_time=$(SECONDS) || exit 1; \
+	for kind in texts files client server; do \
+		PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_run.py $$kind -max_total_time=$(SECONDS) || exit 1; \
 	done
 
 # Thirty nodes under random kills, cuts, full disks and clock jumps; fails if a promise was broken.
 soak: SECONDS ?= 600
 soak: install
-	PYTHONPATH=tests/system $(BIN)/python tests/soak/soak.py --seconds $(SECONDS)
+	$(BIN)/python -m tests.soak.soak --seconds $(SECONDS)
 
 # What the server and a listener on the network can tell of the coins; takes long.
 wire: ROUNDS ?= 400
 wire: install
-	cd tests/wire && PYTHONPATH=../system ../../$(BIN)/python report.py $(ROUNDS)
+	$(BIN)/python -m tests.wire.report $(ROUNDS)
 
 # Known vulnerabilities of the locked dependencies; says so if the service cannot be reached.
 vulnerabilities: install
-	$(BIN)/python -m deploy.vulnerabilities
+	$(BIN)/python -m tools.vulnerabilities
 
 # The documentation as a site in site/; a warning is an error.
 docs: $(VENV)/.docs
@@ -64,7 +64,7 @@ $(VENV)/.docs: pyproject.toml $(VENV)/.installed
 	touch $@
 
 bench: install
-	$(BIN)/python -m experiments.bench
+	$(BIN)/python -m tools.bench
 
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache *.egg-info
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache src/*.egg-info

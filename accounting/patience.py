@@ -11,7 +11,7 @@ import contextvars
 import time
 from collections.abc import Iterator
 
-from accounting import validation
+from coinflower.accounting import validation
 
 _until: contextvars.ContextVar[float] = contextvars.ContextVar("until", default=float("inf"))
 

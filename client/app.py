@@ -1,4 +1,4 @@
-"""The Flower ClientApp: three handlers around a `client.participant.Participant`.
+"""The Flower ClientApp: three handlers around a `coinflower.client.participant.Participant`.
 
 Works in the resident node, under a stock SuperNode and in Flower's simulation engine. The node's
 own configuration names the policy (``policy = PATH``); in a simulation the folder of policies comes
@@ -17,13 +17,13 @@ from pathlib import Path
 from flwr.app import ConfigRecord, ConfigRecordValues, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from accounting.ledger_echo import NO_TOKEN
-from accounting.ledger_file import LedgerError
-from client.participant import Participant
-from protocol import messages
-from protocol.foreign import printable, quoted
-from protocol.policy import Refusal, RefusedError
-from protocol.terms import Terms
+from coinflower.accounting.ledger.echo import NO_TOKEN
+from coinflower.accounting.ledger.file import LedgerError
+from coinflower.client.participant import Participant
+from coinflower.protocol import messages
+from coinflower.protocol.foreign import printable, quoted
+from coinflower.protocol.policy import Refusal, RefusedError
+from coinflower.protocol.terms import Terms
 
 POLICY_KEY = "policy"
 SIMULATED_POLICIES = "COINFLOWER_SIMULATED_POLICIES"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from learning import Dataset, load_data, partition
-from protocol.policy import Policy, Share
+from coinflower.learning import Dataset, load_data, partition
+from coinflower.protocol.policy import Policy, Share
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

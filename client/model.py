@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from client.data import LocalData
-from learning import build_model, clipped_gradient_sum, count_parameters, to_tensor
-from protocol.policy import Refusal, RefusedError
-from protocol.terms import Terms
+from coinflower.client.data import LocalData
+from coinflower.learning import build_model, clipped_gradient_sum, count_parameters, to_tensor
+from coinflower.protocol.policy import Refusal, RefusedError
+from coinflower.protocol.terms import Terms
 
 logger = logging.getLogger("coinflower.client")
 

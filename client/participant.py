@@ -17,13 +17,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from accounting import ledger_stops, patience
-from accounting.ledger import BudgetExceededError, Ledger
-from accounting.ledger_file import LedgerError
-from accounting.ledger_testimony import SetBackError
-from client.data import LocalData, load_local_data
-from client.model import build_fitting_model
-from learning import (
+from coinflower.accounting import patience
+from coinflower.accounting.ledger import stops as ledger_stops
+from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
+from coinflower.accounting.ledger.testimony import SetBackError
+from coinflower.client.data import LocalData, load_local_data
+from coinflower.client.model import build_fitting_model
+from coinflower.learning import (
     FixedPoint,
     Randomness,
     SecureRandom,
@@ -35,9 +36,9 @@ from learning import (
     load_parameters,
     to_tensor,
 )
-from protocol.messages import vector_from_bytes
-from protocol.policy import Policy, Refusal, RefusedError, load_policy
-from protocol.terms import Terms
+from coinflower.protocol.messages import vector_from_bytes
+from coinflower.protocol.policy import Policy, Refusal, RefusedError, load_policy
+from coinflower.protocol.terms import Terms
 
 Vector = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]

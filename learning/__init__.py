@@ -1,14 +1,19 @@
 """Model, data, clipped gradient sums, noise and the update."""
 
-from learning.clipped import clipped_gradient_sum, refuse_mixing_layers
-from learning.data import load_data
-from learning.dataset import Dataset, to_tensor
-from learning.fit import model_for
-from learning.lattice import FixedPoint, add_noise, fine_cell
-from learning.models import build_model, count_parameters, flatten_parameters, load_parameters
-from learning.partitions import partition
-from learning.randomness import Randomness, SecureRandom, SeededRandom
-from learning.update import evaluate, mean_gradient, sgd_step
+from coinflower.learning.data.dataset import Dataset, to_tensor
+from coinflower.learning.data.loading import load_data
+from coinflower.learning.data.partitions import partition
+from coinflower.learning.fit import model_for
+from coinflower.learning.gradients.clipped import clipped_gradient_sum, refuse_mixing_layers
+from coinflower.learning.models import (
+    build_model,
+    count_parameters,
+    flatten_parameters,
+    load_parameters,
+)
+from coinflower.learning.noise import FixedPoint, add_noise, fine_cell
+from coinflower.learning.randomness import Randomness, SecureRandom, SeededRandom
+from coinflower.learning.update import evaluate, mean_gradient, sgd_step
 
 __all__ = [
     "Dataset",

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from learning.clipped import clipped_gradient_sum
-from learning.dataset import Dataset, to_tensor
-from learning.models import build_model
+from coinflower.learning.data.dataset import Dataset, to_tensor
+from coinflower.learning.gradients.clipped import clipped_gradient_sum
+from coinflower.learning.models import build_model
 
 
 def model_for(name: str, data: Dataset) -> nn.Module:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from learning.samples import trainable_parameters
+from coinflower.learning.gradients.samples import trainable_parameters
 
 
 def paper_cnn(classes: int) -> nn.Module:

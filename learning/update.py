@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from learning.dataset import to_tensor
+from coinflower.learning.data.dataset import to_tensor
 
 Vector = NDArray[np.float32]
 

@@ -36,7 +36,7 @@ REASON = "reason"
 COINS = "coins"
 ECHO = "echo"
 """In an answer, a sealed note of the client's ledger; in a record beside a question, the last one
-that came back. See `accounting.ledger_echo`."""
+that came back. See `coinflower.accounting.ledger.echo`."""
 
 FAILURE_REASON = "The client could not handle this message."
 """All that the server ever learns about a failure; the details are in the client's own log."""

@@ -7,10 +7,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from accounting import validation
-from accounting.ledger_entries import Budget
-from protocol.terms import Mode, Terms, parse_mode
-from protocol.toml import read_toml, require_known_keys
+from coinflower.accounting import validation
+from coinflower.accounting.ledger.entries import Budget
+from coinflower.protocol.terms import Mode, Terms, parse_mode
+from coinflower.protocol.toml import read_toml, require_known_keys
 
 
 class Refusal(Enum):

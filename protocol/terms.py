@@ -12,9 +12,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from accounting import validation
-from accounting.schemes import Certified, OnlyLocalSampling, Scheme, WeakClientSampling
-from protocol.toml import require_known_keys
+from coinflower.accounting import validation
+from coinflower.accounting.analyses.schemes import (
+    Certified,
+    OnlyLocalSampling,
+    Scheme,
+    WeakClientSampling,
+)
+from coinflower.protocol.toml import require_known_keys
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Terms come from the wire; beyond these, nobody's experiment is meant, and accounting takes ages.

@@ -11,11 +11,11 @@ import numpy as np
 from flwr.app import Message
 from scipy.special import betainc
 
-from learning import FixedPoint, Randomness, add_noise, fine_cell
-from learning.lattice import LARGEST_COUNT, lattice_cell
-from protocol import messages
-from protocol.terms import Terms
-from server.checkpoint import Vector
+from coinflower.learning import FixedPoint, Randomness, add_noise, fine_cell
+from coinflower.learning.noise import LARGEST_COUNT, lattice_cell
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Terms
+from coinflower.server.checkpoint import Vector
 
 logger = logging.getLogger("coinflower.server")
 

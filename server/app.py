@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save as save_model
 
-from learning import (
+from coinflower.learning import (
     Randomness,
     SecureRandom,
     SeededRandom,
@@ -24,13 +24,13 @@ from learning import (
     load_data,
     load_parameters,
 )
-from protocol import messages
-from server.checkpoint import INSECURE, CheckpointFolder, write_atomically
-from server.grid import PromptGrid
-from server.journal import Journal
-from server.roster import SizeLimits
-from server.settings import Settings, load_settings
-from server.strategy import RandomParticipation, RoundReport
+from coinflower.protocol import messages
+from coinflower.server.checkpoint import INSECURE, CheckpointFolder, write_atomically
+from coinflower.server.grid import PromptGrid
+from coinflower.server.journal import Journal
+from coinflower.server.roster import SizeLimits
+from coinflower.server.settings import Settings, load_settings
+from coinflower.server.strategy import RandomParticipation, RoundReport
 
 SETTINGS_KEY = "settings"
 MODEL = "model.safetensors"

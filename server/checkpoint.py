@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from accounting import validation
+from coinflower.accounting import validation
 
 logger = logging.getLogger("coinflower.server")
 

@@ -1,18 +1,19 @@
 """What clients handed out about their ledgers, to be sent back with the next question.
 
-The server cannot read an echo (`accounting.ledger_echo`); it keeps the latest of every ledger, by
-the name that each bears. A client that joins anew may come as another node, so its ledger is known
-by what it says on enrolling. That echo is not kept where there is one: if the ledger was set back,
-it is the older one, and the client has to see the newer before it answers anything.
+The server cannot read an echo (`coinflower.accounting.ledger.echo`); it keeps the latest of every
+ledger, by the name that each bears. A client that joins anew may come as another node, so its
+ledger is known by what it says on enrolling. That echo is not kept where there is one: if the
+ledger was set back, it is the older one, and the client has to see the newer before it answers
+anything.
 """
 
 from __future__ import annotations
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from accounting.ledger_echo import NAME_BYTES, NO_TOKEN, TOKEN_BYTES
-from protocol import messages
-from server.checkpoint import CheckpointFolder
+from coinflower.accounting.ledger.echo import NAME_BYTES, NO_TOKEN, TOKEN_BYTES
+from coinflower.protocol import messages
+from coinflower.server.checkpoint import CheckpointFolder
 
 _MOST_LEDGERS = 100_000
 

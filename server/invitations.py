@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
-from protocol import messages
-from protocol.terms import Terms
-from server.checkpoint import CheckpointFolder
-from server.grid import Pending, PromptGrid
-from server.roster import Roster, question
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Terms
+from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.grid import Pending, PromptGrid
+from coinflower.server.roster import Roster, question
 
 logger = logging.getLogger("coinflower.server")
 

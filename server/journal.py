@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from server.checkpoint import write_atomically
-from server.strategy import RoundReport
+from coinflower.server.checkpoint import write_atomically
+from coinflower.server.strategy import RoundReport
 
 METRICS = "metrics.jsonl"
 STATUS = "status.json"

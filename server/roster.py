@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from protocol import messages
-from protocol.foreign import quoted
-from protocol.policy import Refusal
-from protocol.terms import Terms
-from server.echoes import Echoes
-from server.grid import Pending, PromptGrid
+from coinflower.protocol import messages
+from coinflower.protocol.foreign import quoted
+from coinflower.protocol.policy import Refusal
+from coinflower.protocol.terms import Terms
+from coinflower.server.echoes import Echoes
+from coinflower.server.grid import Pending, PromptGrid
 
 logger = logging.getLogger("coinflower.server")
 
 LARGEST_TOTAL_SIZE = 500_000_000
-"""The most samples whose clipped gradients a round's sum is sure to hold (learning/lattice.py)."""
+"""The most samples whose clipped gradients a round's sum is sure to hold (learning/noise.py)."""
 _LOOK_SECONDS = 1.0
 _ASK_AGAIN_SECONDS = 5.0
 _SENTENCES = frozenset(refusal.value for refusal in Refusal)

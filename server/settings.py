@@ -9,10 +9,10 @@ from typing import Any
 
 import tomli_w
 
-from accounting import validation
-from protocol.terms import Terms
-from protocol.toml import read_toml, require_known_keys
-from server.roster import LARGEST_TOTAL_SIZE, SizeLimits
+from coinflower.accounting import validation
+from coinflower.protocol.terms import Terms
+from coinflower.protocol.toml import read_toml, require_known_keys
+from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
 
 
 @dataclass(frozen=True, kw_only=True)

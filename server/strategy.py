@@ -18,16 +18,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from learning import Randomness, mean_gradient, sgd_step
-from protocol import messages
-from protocol.terms import Terms
-from server.aggregation import RunningSum
-from server.checkpoint import Checkpoint, CheckpointFolder
-from server.echoes import Echoes
-from server.grid import PromptGrid
-from server.invitations import Invitations
-from server.pace import Pace
-from server.roster import Roster, SizeLimits, question
+from coinflower.learning import Randomness, mean_gradient, sgd_step
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Terms
+from coinflower.server.aggregation import RunningSum
+from coinflower.server.checkpoint import Checkpoint, CheckpointFolder
+from coinflower.server.echoes import Echoes
+from coinflower.server.grid import PromptGrid
+from coinflower.server.invitations import Invitations
+from coinflower.server.pace import Pace
+from coinflower.server.roster import Roster, SizeLimits, question
 
 logger = logging.getLogger("coinflower.server")
 
@@ -62,15 +62,12 @@ class RandomParticipation(Strategy):
     """The parameter server.
 
     Args:
-        terms: The public terms.
-        checkpoints: Where the state lives; also the source of the next unused round.
-        randomness: Where central noise comes from.
-        least_clients: Fewest available clients for a round.
-        expected_clients: The first round waits a little until so many have answered.
-        patience_seconds: How long to wait for the least number.
-        sizes: How much data clients may declare.
-        round_seconds: From the beginning of a round to that of the next; see `server.pace`.
-        report: Called after every round.
+        terms: The public terms. checkpoints: Where the state lives; also the source of the next
+        unused round. randomness: Where central noise comes from. least_clients: Fewest available
+        clients for a round. expected_clients: The first round waits a little until so many have
+        answered. patience_seconds: How long to wait for the least number. sizes: How much data
+        clients may declare. round_seconds: From the beginning of a round to that of the next; see
+        `coinflower.server.pace`. report: Called after every round.
     """
 
     def __init__(

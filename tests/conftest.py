@@ -3,10 +3,10 @@
 import hypothesis
 import pytest
 
-from deploy.debian import install_programs
-from deploy.errors import DeploymentError
+from coinflower.deploy.errors import DeploymentError
+from tests.support.debian import install_programs
 
-_LONG = ("system", "browser", "wire", "fuzz", "test_audit.py", "test_cli_machines.py")
+_LONG = ("system", "browser", "wire", "fuzz", "test_audit.py", "test_machines.py")
 
 # A busy machine is no reason to fail: speed belongs in benchmarks.
 hypothesis.settings.register_profile(

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from commandlines import all_commands, command_of, commands_in, parsed
-from guide import blocks as guide_blocks
 from typer.testing import CliRunner
 
-from accounting.ledger import Ledger
-from deploy.cli import app
-from protocol.policy import load_policy
-from server.settings import load_settings
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.cli.main import app
+from coinflower.protocol.policy import load_policy
+from coinflower.server.settings import load_settings
+from tests.support.commandlines import all_commands, command_of, commands_in, parsed
+from tests.support.guide import blocks as guide_blocks
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "deploy" / "README.md"
@@ -37,6 +37,9 @@ PACKAGES = (
     "server",
     "experiments",
     "deploy",
+    "report",
+    "cli",
+    "tools",
     "tests",
 )
 FILES = {"policy.toml": load_policy, "settings.toml": load_settings}

@@ -1,44 +1,197 @@
-"""Imports go one way: each package may use only those before it."""
+"""Imports go one way, under one name: each package may use only those before it."""
 
 import ast
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "coinflower"
+LIBRARY = {"accounting", "protocol", "learning"}
 MAY_IMPORT = {
     "accounting": set(),
     "protocol": {"accounting"},
     "learning": {"accounting", "protocol"},
-    "client": {"accounting", "protocol", "learning"},
-    "server": {"accounting", "protocol", "learning"},
-    "experiments": {"accounting", "protocol", "learning", "client", "server"},
-    "deploy": {"accounting", "protocol", "learning", "client", "server", "experiments"},
+    "client": LIBRARY,
+    "server": LIBRARY,
+    "deploy": LIBRARY | {"client", "server"},
+    "experiments": LIBRARY | {"client", "server"},
+    "report": LIBRARY | {"client", "server", "deploy", "experiments"},
+    "cli": LIBRARY | {"client", "server", "deploy", "experiments", "report"},
+}
+# Inside of a package, rooms that must not know of others.
+ROOMS_MAY_IMPORT = {
+    "accounting.analyses": {"accounting.patience", "accounting.validation"},
+    "accounting.composition": {
+        "accounting.analyses",
+        "accounting.patience",
+        "accounting.validation",
+    },
+    "learning.data": set(),
+    "learning.gradients": set(),
+    "client.node": {"protocol"},
+    "deploy.flower": {"deploy.errors"},
+    "deploy.keys": set(),
 }
 HEAVY = {
     "accounting": {"torch", "flwr", "opacus", "torchvision"},
     "protocol": {"torch", "flwr"},
     "learning": {"flwr"},
 }
+# Not importing Opacus would defeat the purpose of the accountant for Opacus.
+MAY_BE_HEAVY = {"accounting/plugins/opacus.py"}
+OLD_NAMES = set(MAY_IMPORT)
+LEAST_MODULES = 150
+FOLDERS = (*MAY_IMPORT, "tools", "tests", "docs")
 
 
-def imported_packages(file):
+def modules(folder):
+    return sorted(folder.rglob("*.py"))
+
+
+def imports(file):
+    """Yield the full names that a file imports; for `from a import b` that is a.b."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module.split(".")[0]
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} has a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def ours(file):
+    return {
+        name.removeprefix("coinflower.") for name in imports(file) if name.startswith("coinflower.")
+    }
+
+
+def within(name, rooms):
+    return any(name == room or name.startswith(f"{room}.") for room in rooms)
+
+
+def test_every_folder_of_the_package_is_looked_at():
+    linked = {link.name for link in SOURCE.iterdir() if link.is_symlink()}
+    assert linked == set(MAY_IMPORT)
+    assert all((SOURCE / name).resolve() == ROOT / name for name in linked)
+    seen = [file for package in MAY_IMPORT for file in modules(ROOT / package)]
+    assert len(seen) >= LEAST_MODULES
+    assert sum(len(ours(file)) for file in seen) > len(seen)
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_imports_follow_the_arrow(package):
-    forbidden = set(MAY_IMPORT) - MAY_IMPORT[package] - {package} | HEAVY.get(package, set())
-    files = list((ROOT / package).rglob("*.py"))
+    files = modules(ROOT / package)
+    assert files
+    allowed = MAY_IMPORT[package] | {package}
+    broken = {
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in files
+        for name in ours(file)
+        if name.split(".")[0] not in allowed
+    }
+    assert not broken
+
+
+@pytest.mark.parametrize("room", ROOMS_MAY_IMPORT)
+def test_rooms_know_nothing_of_other_rooms(room):
+    files = modules(ROOT / room.replace(".", "/"))
+    assert len(files) > 1
+    allowed = ROOMS_MAY_IMPORT[room] | {room}
+    broken = {
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in files
+        for name in ours(file)
+        if not within(name, allowed)
+    }
+    assert not broken
+
+
+@pytest.mark.parametrize("package", HEAVY)
+def test_heavy_libraries_stay_out(package):
+    broken = {
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in modules(ROOT / package)
+        for name in imports(file)
+        if name.split(".")[0] in HEAVY[package]
+        and file.relative_to(ROOT).as_posix() not in MAY_BE_HEAVY
+    }
+    assert not broken
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_nobody_uses_a_name_without_coinflower(folder):
+    files = modules(ROOT / folder)
     assert files
     broken = {
         f"{file.relative_to(ROOT)} imports {name}"
         for file in files
-        for name in imported_packages(file)
-        if name in forbidden
+        for name in imports(file)
+        if name.split(".")[0] in OLD_NAMES
     }
     assert not broken
+
+
+def old_modules_named(source):
+    """Yield strings such as "server.app:app" that name a module without coinflower."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found = re.match(r"(\w+)\.(\w+)(?=[.:]|$)", node.value)
+            if found and found[1] in OLD_NAMES:
+                place = ROOT / found[1] / found[2]
+                if place.is_dir() or place.with_suffix(".py").exists():
+                    yield node.value
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_string_names_a_module_without_coinflower(folder):
+    broken = {
+        f"{file.relative_to(ROOT)} says {text}"
+        for file in modules(ROOT / folder)
+        if file != Path(__file__)
+        for text in old_modules_named(file.read_text())
+    }
+    assert not broken
+
+
+def test_the_installed_package_has_one_name(tmp_path):
+    code = (
+        "import importlib.util as util\n"
+        "import coinflower\n"
+        f"print([name for name in {sorted(OLD_NAMES)!r} if util.find_spec(name)])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_the_package_imports_neither_tools_nor_tests(package):
+    broken = {
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in modules(ROOT / package)
+        for name in imports(file)
+        if name.split(".")[0] in {"tools", "tests"}
+    }
+    assert not broken
+
+
+def test_the_arrow_would_be_noticed_if_broken(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text(
+        "import server.app\nfrom coinflower import cli\n"
+        "def late():\n    from coinflower.deploy.errors import DeploymentError\n"
+    )
+    assert ours(file) == {"cli", "deploy.errors.DeploymentError"}
+    assert {name.split(".")[0] for name in imports(file)} & OLD_NAMES == {"server"}
+    told = 'A = "server.app:app", "coinflower.server.app", "server.pem", "client.node"\n'
+    assert list(old_modules_named(told)) == ["server.app:app", "client.node"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from client.page.figures import Figures, Point, rounded_up
+from coinflower.client.page.figures import Figures, Point, rounded_up
 
 _WIDTH, _HEIGHT = 400.0, 220.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 8.0, 12.0, 34.0

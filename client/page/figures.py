@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-from accounting.composition import epsilon_after
-from accounting.ledger_entries import Budget
-from accounting.schemes import Scheme
-from client.page.book import Account, Book
+from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.ledger.entries import Budget
+from coinflower.client.page.ledger_snapshot import Account, Book
 
 _DIGITS = 4
 _MOST_POINTS = 24

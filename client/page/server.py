@@ -8,9 +8,9 @@ from typing import Self
 
 import uvicorn
 
-from client.page.access import Access, is_loopback, parse_address
-from client.page.site import make_site
-from client.page.view import Subject, render
+from coinflower.client.page.access import Access, is_loopback, parse_address
+from coinflower.client.page.site import make_site
+from coinflower.client.page.view import Subject, render
 
 _STOP_SECONDS = 3.0
 

@@ -15,11 +15,11 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Red
 from starlette.concurrency import run_in_threadpool
 from starlette.staticfiles import StaticFiles
 
-from accounting.ledger import Ledger
-from accounting.ledger_exports import to_csv, to_json
-from accounting.ledger_file import LedgerError
-from client.page.access import Access, DeniedError
-from client.page.view import Subject, render
+from coinflower.accounting.ledger.exports import to_csv, to_json
+from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.page.access import Access, DeniedError
+from coinflower.client.page.view import Subject, render
 
 _MOST_FORM_BYTES = 4096
 _HEADERS = {

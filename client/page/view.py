@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
-from client.page.book import Account, Glance, Reader
-from client.page.drawing import COLOURS, draw_curve, draw_gauge
-from client.page.figures import MOST_ROUNDS, Figures, rounded_down, rounded_up, work_out
-from protocol.policy import Policy
-from protocol.terms import Mode
+from coinflower.client.page.drawing import COLOURS, draw_curve, draw_gauge
+from coinflower.client.page.figures import MOST_ROUNDS, Figures, rounded_down, rounded_up, work_out
+from coinflower.client.page.ledger_snapshot import Account, Glance, Reader
+from coinflower.protocol.policy import Policy
+from coinflower.protocol.terms import Mode
 
 if TYPE_CHECKING:  # takes torch along, which a page without a client does without
-    from client.participant import Participant
+    from coinflower.client.participant import Participant
 
 _MODES = {
     Mode.TRUSTED: "the server is trusted and adds the noise",

@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounting import calibration, composition, patience
-from accounting.calibration import CalibrationError, least_sigma
-from accounting.composition import delta_after, epsilon_after
-from accounting.schemes import Certified, OnlyLocalSampling, Scheme, WeakClientSampling
+from coinflower.accounting import patience
+from coinflower.accounting.analyses.schemes import (
+    Certified,
+    OnlyLocalSampling,
+    Scheme,
+    WeakClientSampling,
+)
+from coinflower.accounting.composition import calibration
+from coinflower.accounting.composition import compose as composition
+from coinflower.accounting.composition.calibration import CalibrationError, least_sigma
+from coinflower.accounting.composition.compose import delta_after, epsilon_after
 
 KINDS = [Certified, WeakClientSampling, OnlyLocalSampling]
 # A search that ends needs some dozens of evaluations of a curve; one that does not, any number.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from accounting.coin import SecureCoin
+from coinflower.accounting.coin import SecureCoin
 
 FALSE_ALARM = 1e-6
 FLIPS = 40_000

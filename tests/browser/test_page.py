@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounting.ledger import Ledger
-from accounting.ledger_entries import Budget
-from accounting.ledger_stops import read_stops
-from accounting.schemes import WeakClientSampling
-from client.data import LocalData
-from client.page.book import Reader
-from client.page.figures import rounded_down, rounded_up
-from client.page.server import PageServer
-from client.page.view import Subject
-from client.participant import Participant
-from learning import SecureRandom
-from protocol.policy import Policy
-from protocol.terms import Mode
+from coinflower.accounting.analyses.schemes import WeakClientSampling
+from coinflower.accounting.ledger.entries import Budget
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.ledger.stops import read_stops
+from coinflower.client.data import LocalData
+from coinflower.client.page.figures import rounded_down, rounded_up
+from coinflower.client.page.ledger_snapshot import Reader
+from coinflower.client.page.server import PageServer
+from coinflower.client.page.view import Subject
+from coinflower.client.participant import Participant
+from coinflower.learning import SecureRandom
+from coinflower.protocol.policy import Policy
+from coinflower.protocol.terms import Mode
 
 DELTA = 1e-5
 BUDGET = Budget(epsilon=8.0, delta=DELTA)

@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from federations import plan, processes
-
-from accounting.ledger import Ledger
-from deploy.cluster import prepare
-from deploy.superlink import LOOPBACK, free_port
-from protocol.policy import Refusal
-from protocol.terms import Mode
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.local.cluster import prepare
+from coinflower.protocol.policy import Refusal
+from coinflower.protocol.terms import Mode
+from tests.support.federations import plan, processes
 
 COINFLOWER = Path(sys.executable).parent / "coinflower"
 

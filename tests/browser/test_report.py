@@ -1,12 +1,12 @@
 """The report of a run in a real browser: on a phone, on a desk, in the dark and on paper."""
 
 import pytest
-from federations import plan
-from played import play
 
-from deploy.cluster import prepare
-from deploy.report_run import report_local_run
-from protocol.terms import Mode
+from coinflower.deploy.local.cluster import prepare
+from coinflower.protocol.terms import Mode
+from coinflower.report.run import report_local_run
+from tests.support.federations import plan
+from tests.support.played import play
 
 GROUND = "return getComputedStyle(document.body).backgroundColor"
 CHARTS = "return [...document.querySelectorAll('svg.chart')].map(one => one.clientWidth)"

@@ -12,15 +12,15 @@ import pytest
 import tomli_w
 import torch
 
-from accounting.coin import CoinSource
-from accounting.ledger import Ledger
-from accounting.ledger_entries import Entry
-from client.data import load_local_data
-from client.participant import Participant
-from learning import Randomness, SecureRandom, build_model, flatten_parameters
-from protocol.messages import vector_to_bytes
-from protocol.policy import load_policy
-from protocol.terms import Mode, Terms
+from coinflower.accounting.coin import CoinSource
+from coinflower.accounting.ledger.entries import Entry
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.data import load_local_data
+from coinflower.client.participant import Participant
+from coinflower.learning import Randomness, SecureRandom, build_model, flatten_parameters
+from coinflower.protocol.messages import vector_to_bytes
+from coinflower.protocol.policy import load_policy
+from coinflower.protocol.terms import Mode, Terms
 
 SAMPLES = 30
 

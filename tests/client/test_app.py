@@ -26,14 +26,20 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accounting.ledger_echo import NO_TOKEN, TOKEN_BYTES
-from accounting.ledger_file import LedgerError
-from client.app import SIMULATED_POLICIES, _answer, app, forget_participants, participant_of
-from client.participant import Participant
-from protocol import messages
-from protocol.messages import FAILURE_REASON, vector_from_bytes
-from protocol.policy import Refusal
-from protocol.terms import Mode, Terms
+from coinflower.accounting.ledger.echo import NO_TOKEN, TOKEN_BYTES
+from coinflower.accounting.ledger.file import LedgerError
+from coinflower.client.app import (
+    SIMULATED_POLICIES,
+    _answer,
+    app,
+    forget_participants,
+    participant_of,
+)
+from coinflower.client.participant import Participant
+from coinflower.protocol import messages
+from coinflower.protocol.messages import FAILURE_REASON, vector_from_bytes
+from coinflower.protocol.policy import Refusal
+from coinflower.protocol.terms import Mode, Terms
 
 Make = Callable[..., Terms]
 LENGTH = 64 * 32 + 32 + 32 * 10 + 10

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import client.participant
-from client.participant import UnansweredError
-from learning import clipped_gradient_sum
-from protocol.terms import Mode, Terms
+import coinflower.client.participant
+from coinflower.client.participant import UnansweredError
+from coinflower.learning import clipped_gradient_sum
+from coinflower.protocol.terms import Mode, Terms
 
 Make = Callable[..., Terms]
 
@@ -40,7 +40,7 @@ def test_the_gradient_is_worked_out_for_either_coin(
 
     participant = owner.open_with(True, False)
     participant.enrol(terms)
-    monkeypatch.setattr(client.participant, "clipped_gradient_sum", counted)
+    monkeypatch.setattr(coinflower.client.participant, "clipped_gradient_sum", counted)
     for round_ in (1, 2):
         participant.gradient_sum(terms, round_, weights)
     assert len(batches) == 2
@@ -53,7 +53,7 @@ def test_a_gradient_that_always_fails_is_answered_by_zeros_and_not_by_an_error(
     terms = make_terms(Mode.COVERED)
     participant = owner.open_with(True)
     participant.enrol(terms)
-    monkeypatch.setattr(client.participant, "clipped_gradient_sum", lambda *_: 1 / 0)
+    monkeypatch.setattr(coinflower.client.participant, "clipped_gradient_sum", lambda *_: 1 / 0)
     total = participant.gradient_sum(terms, 1, weights)
     assert total.dtype == np.float32
     assert not total.any()

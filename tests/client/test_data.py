@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.data import load_local_data
-from protocol.policy import load_policy
+from coinflower.client.data import load_local_data
+from coinflower.protocol.policy import load_policy
 
 
 def test_without_a_share_all_training_rows_are_the_clients(owner: Any) -> None:

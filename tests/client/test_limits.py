@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from torch import nn
 
-import client.model
-from client.participant import Participant
-from protocol.policy import Refusal
-from protocol.terms import Mode, Terms
-from tests.client.participants import Make, enrolled, refused
+import coinflower.client.model
+from coinflower.client.participant import Participant
+from coinflower.protocol.policy import Refusal
+from coinflower.protocol.terms import Mode, Terms
+from tests.support.participants import Make, enrolled, refused
 
 
 def large_model(classes: int) -> nn.Module:
@@ -37,7 +37,9 @@ def test_terms_beyond_a_limit_are_refused_before_a_model_is_built(
     limits: dict[str, Any],
     changes: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr(client.model, "build_model", lambda *_, **__: pytest.fail("was built"))
+    monkeypatch.setattr(
+        coinflower.client.model, "build_model", lambda *_, **__: pytest.fail("was built")
+    )
     owner.change(**limits)
     participant, terms = owner.open(), make_terms(Mode.TRUSTED, **changes)
     assert refused(lambda: participant.enrol(terms)) is Refusal.EXTENT
@@ -60,7 +62,7 @@ def test_a_model_with_too_many_parameters_is_refused_before_it_is_tried(
     owner.change(models=[name], most_parameters=75_009)
     terms = make_terms(model=name)
     monkeypatch.setattr(
-        client.model, "clipped_gradient_sum", lambda *_, **__: pytest.fail("was tried")
+        coinflower.client.model, "clipped_gradient_sum", lambda *_, **__: pytest.fail("was tried")
     )
     assert refused(lambda: owner.open().enrol(terms)) is Refusal.EXTENT
     assert owner.entries() == []
@@ -85,7 +87,7 @@ def test_a_price_that_is_no_figure_is_refused(
     owner: Any, make_terms: Make, monkeypatch: pytest.MonkeyPatch, price: float
 ) -> None:
     participant = owner.open()
-    monkeypatch.setattr("accounting.ledger_prices.epsilon_after", lambda *_, **__: price)
+    monkeypatch.setattr("coinflower.accounting.ledger.prices.epsilon_after", lambda *_, **__: price)
     assert refused(lambda: participant.enrol(make_terms())) is Refusal.BUDGET
     assert owner.entries() == []
 
@@ -97,7 +99,7 @@ def test_no_coin_falls_while_what_is_committed_has_no_figure(
     terms = make_terms(Mode.TRUSTED)
     enrolled(owner.open(), terms)
     again = owner.open()
-    monkeypatch.setattr("accounting.ledger_prices.epsilon_after", lambda *_, **__: price)
+    monkeypatch.setattr("coinflower.accounting.ledger.prices.epsilon_after", lambda *_, **__: price)
     with pytest.raises(Exception, match="is committed at delta"):
         again.flip(terms, [1])
     assert owner.entries("charge") == []

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from participants import (
+
+from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.participant import UnansweredError
+from coinflower.protocol.policy import Refusal, RefusedError
+from coinflower.protocol.terms import Mode
+from tests.support.participants import (
     SPEAKING,
     Make,
     Recorder,
     enrolled,
     refused,
 )
-
-from accounting.ledger import Ledger
-from accounting.ledger_file import LedgerError
-from client.participant import UnansweredError
-from protocol.policy import Refusal, RefusedError
-from protocol.terms import Mode
 
 # Enrolment
 
@@ -76,8 +76,8 @@ def test_weaker_or_strange_terms_are_refused_and_leave_no_trace(
 def test_an_own_model_with_another_number_of_classes_than_the_terms_is_refused(
     owner: Any, make_terms: Make, classes: int, fits: bool
 ) -> None:
-    owner.change(models=["participants:five_classes"])
-    terms = make_terms(model="participants:five_classes", classes=classes)
+    owner.change(models=["tests.support.participants:five_classes"])
+    terms = make_terms(model="tests.support.participants:five_classes", classes=classes)
     if fits:
         assert owner.open().enrol(terms) == 30
     else:

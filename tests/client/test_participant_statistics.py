@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from participants import (
+
+from coinflower.client.data import LocalData
+from coinflower.protocol.terms import Mode
+from tests.support.participants import (
     LENGTH,
     Make,
     Recorder,
@@ -14,9 +17,6 @@ from participants import (
     exact_sum,
     variance_p_value,
 )
-
-from client.data import LocalData
-from protocol.terms import Mode
 
 # Statistics: each fails falsely less than once in 10⁶ runs, and must reject what is 10 % off.
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from accounting import ledger_stops
-from accounting.ledger import Ledger
-from accounting.ledger_file import LedgerError
-from client.participant import Participant
-from protocol.policy import Refusal, RefusedError
-from protocol.terms import Mode, Terms
+from coinflower.accounting.ledger import stops as ledger_stops
+from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.participant import Participant
+from coinflower.protocol.policy import Refusal, RefusedError
+from coinflower.protocol.terms import Mode, Terms
 
 Make = Callable[..., Terms]
 

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusters import ComposeCluster, copy_context
 
-from deploy.engine import Engine
+from tests.support.clusters import ComposeCluster, copy_context
+from tests.support.engine import Engine
 
 
 @functools.cache

@@ -3,10 +3,10 @@
 import time
 
 import numpy as np
-from clusters import charges, check_nothing_lost
 
-from deploy.compose_clients import write
-from protocol.policy import load_policy
+from coinflower.deploy.containers.compose_clients import write
+from coinflower.protocol.policy import load_policy
+from tests.support.clusters import charges, check_nothing_lost
 
 ROUNDS = 30
 CLIENTS = ("client-1", "client-2", "client-3")

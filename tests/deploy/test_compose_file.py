@@ -14,10 +14,10 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.cli import app
-from deploy.compose_clients import OWN_CLIENTS, render
-from deploy.compose_setup import USER
-from deploy.engine import CACHE, EngineError, install_plugins
+from coinflower.cli.main import app
+from coinflower.deploy.containers.compose_clients import OWN_CLIENTS, render
+from coinflower.deploy.containers.compose_setup import USER
+from tests.support.engine import CACHE, EngineError, install_plugins
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -146,7 +146,12 @@ def test_health_checks_ask_the_port_that_the_program_answers_on():
     for name, service in LASTING.items():
         if name != "gateway":
             port = service["healthcheck"]["test"][-1]
-            assert service["healthcheck"]["test"][:-1] == ["CMD", "python", "-m", "deploy.health"]
+            assert service["healthcheck"]["test"][:-1] == [
+                "CMD",
+                "python",
+                "-m",
+                "coinflower.deploy.machines.health",
+            ]
             assert f"--health-port={port}" in service["command"]
 
 
@@ -202,7 +207,12 @@ def test_a_number_of_further_clients_that_makes_no_sense_is_refused(clients):
 
 def test_further_clients_are_written_with_folders_for_their_secrets(tmp_path):
     shutil.copy(COMPOSE, tmp_path)
-    command = [sys.executable, "-I", str(ROOT / "deploy" / "compose_clients.py"), "5"]
+    command = [
+        sys.executable,
+        "-I",
+        str(ROOT / "deploy" / "containers" / "compose_clients.py"),
+        "5",
+    ]
     done = subprocess.run([*command, "--folder", tmp_path], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     written = yaml.safe_load((tmp_path / "docker-compose.clients.yml").read_text())
@@ -235,7 +245,7 @@ def test_the_image_pins_every_dependency_and_no_tool():
     for text in project["dependencies"]:
         requirement = Requirement(text)
         version = pins.get(canonicalize_name(requirement.name))
-        assert version, f"{requirement.name}: python -m deploy.constraints > deploy/constraints.txt"
+        assert version, f"{requirement.name}: python -m tools.constraints > deploy/constraints.txt"
         assert requirement.specifier.contains(version), text
     assert pins["torch"].endswith("+cpu")
     assert not {"hypothesis", "mypy", "pytest", "ray", "ruff"} & pins.keys()

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from accounting.composition import epsilon_after
-from accounting.ledger import Ledger
-from deploy import keys
-from deploy.compose_options import Options
-from deploy.compose_setup import Place, set_up
-from deploy.keys import list_items, require_server_files
-from deploy.registry import Registry
-from protocol.policy import load_policy
-from protocol.terms import Mode
-from server.settings import load_settings
+from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.deploy.containers.compose_options import Options
+from coinflower.deploy.containers.compose_setup import Place, set_up
+from coinflower.deploy.keys import keys
+from coinflower.deploy.keys.keys import list_items, require_server_files
+from coinflower.deploy.machines.node_registry import Registry
+from coinflower.protocol.policy import load_policy
+from coinflower.protocol.terms import Mode
+from coinflower.server.settings import load_settings
 
 OPTIONS = Options(mode=Mode.TRUSTED, clients=4, rounds=3, names=("fl.example.org",))
 

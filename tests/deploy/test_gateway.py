@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 from flwr.app import ConfigRecord
-from gateways import Gateway, Upstream, arguments, make_certificate
-from guide import blocks
 from torch import nn
 
-from deploy.gateway import largest_body, render_config, render_container_config
-from deploy.superlink import LOOPBACK, free_port
-from learning import models
-from protocol import messages
-from protocol.terms import Terms
+from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.gateway.config import largest_body, render_config, render_container_config
+from coinflower.learning import models
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Terms
+from tests.support.gateways import Gateway, Upstream, arguments, make_certificate
+from tests.support.guide import blocks
 
 TERMS = Terms.from_fields(tomllib.loads(blocks()["settings.toml"])["terms"])
 ROOT = Path(__file__).parents[2]
@@ -274,4 +274,6 @@ def test_what_nginx_would_misread_is_refused(tmp_path, changes, words):
 
 def test_the_image_holds_the_configuration_that_the_code_makes():
     kept = (ROOT / "deploy" / "gateway" / "nginx.conf").read_text()
-    assert kept == render_container_config(), "python -m deploy.gateway > deploy/gateway/nginx.conf"
+    assert kept == render_container_config(), (
+        "python -m coinflower.deploy.gateway.config > deploy/gateway/nginx.conf"
+    )

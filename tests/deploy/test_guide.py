@@ -6,13 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from commandlines import parsed
-from guide import blocks
 
-from accounting.composition import epsilon_after
-from deploy import gateway_process
-from protocol.policy import load_policy
-from server.settings import load_settings
+from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.deploy.gateway import process as gateway_process
+from coinflower.protocol.policy import load_policy
+from coinflower.server.settings import load_settings
+from tests.support.commandlines import parsed
+from tests.support.guide import blocks
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))

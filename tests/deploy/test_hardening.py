@@ -18,8 +18,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from accounting.ledger import Ledger
-from deploy.superlink import LOOPBACK, free_port
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.deploy.flower.superlink import LOOPBACK, free_port
 
 COINFLOWER = Path(sys.executable).parent / "coinflower"
 POLICY = """

@@ -8,10 +8,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from deploy import cli
-from deploy.errors import DeploymentError
-from deploy.health import ALIVE, SERVICE, HealthServer, ask_health
-from deploy.superlink import LOOPBACK, free_port
+from coinflower.cli import main as cli
+from coinflower.deploy.errors import DeploymentError
+from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.machines.health import ALIVE, SERVICE, HealthServer, ask_health
 
 
 def wait_for(port, answer):

@@ -13,9 +13,15 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 from flwr.cli.supernode.register import try_load_public_key
 
-from client.identity import load_private_key
-from deploy import cli, keys
-from deploy.key_files import fingerprint, load_certificate, load_public_key, require_private
+from coinflower.cli import main as cli
+from coinflower.client.node.identity import load_private_key
+from coinflower.deploy.keys import keys
+from coinflower.deploy.keys.key_files import (
+    fingerprint,
+    load_certificate,
+    load_public_key,
+    require_private,
+)
 
 
 def mode(path):

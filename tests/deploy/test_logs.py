@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from deploy.logs import LogFormat, start_logging
+from coinflower.deploy.machines.logs import LogFormat, start_logging
 
 
 @pytest.fixture

@@ -6,15 +6,15 @@ import urllib.request
 from dataclasses import replace
 
 import pytest
-from federations import plan
 
-from deploy.cluster import prepare
-from deploy.errors import DeploymentError
-from deploy.prometheus import metrics_server, render_metrics
-from deploy.superlink import LOOPBACK, free_port
-from server.journal import Journal
-from server.settings import load_settings
-from server.strategy import RoundReport
+from coinflower.deploy.errors import DeploymentError
+from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.local.cluster import prepare
+from coinflower.deploy.machines.prometheus import metrics_server, render_metrics
+from coinflower.server.journal import Journal
+from coinflower.server.settings import load_settings
+from coinflower.server.strategy import RoundReport
+from tests.support.federations import plan
 
 REPORT = RoundReport(
     round=1,

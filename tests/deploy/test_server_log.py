@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from deploy.server_log import VARIABLE, Relay
+from coinflower.deploy.machines.server_log import VARIABLE, Relay
 
 PROCESS = """
 import logging
-from deploy.server_log import write_records
+from coinflower.deploy.machines.server_log import write_records
 write_records()
 logging.getLogger("coinflower.server").info("Client %d enrolled.", 3)
 logging.getLogger("coinflower.server").debug("Nobody asked.")

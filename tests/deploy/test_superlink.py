@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-from deploy.guard import start_guarded, stop_guarded
-from deploy.run_app import write_app
-from deploy.superlink import Superlink, SuperlinkError
+from coinflower.deploy.flower.guard import start_guarded, stop_guarded
+from coinflower.deploy.flower.run_app import write_app
+from coinflower.deploy.flower.superlink import Superlink, SuperlinkError
 
 # A busy machine is no reason to fail.
 PATIENCE = 240.0
@@ -45,7 +45,7 @@ def main(grid, context):
 def toy(directory: Path, **config: int | float | bool | str) -> Path:
     config = {"out": str(directory.parent / f"{directory.name}.json")} | config
     app = write_app(
-        directory, serverapp="toy_server:app", clientapp="client.app:app", config=config
+        directory, serverapp="toy_server:app", clientapp="coinflower.client.app:app", config=config
     )
     (app / "toy_server.py").write_text(SERVER)
     return app
@@ -119,7 +119,10 @@ def test_plain_http_stays_on_loopback(tmp_path: Path) -> None:
 
 def test_the_app_is_tiny_because_the_code_is_installed(tmp_path: Path) -> None:
     app = write_app(
-        tmp_path / "app", serverapp="server.app:app", clientapp="client.app:app", config={"p": 0.5}
+        tmp_path / "app",
+        serverapp="coinflower.server.app:app",
+        clientapp="coinflower.client.app:app",
+        config={"p": 0.5},
     )
     assert len(build_fab_from_disk(app)) < 2000
 
@@ -140,7 +143,7 @@ def test_an_exception_leaves_no_process(tmp_path: Path) -> None:
 PARENT = """
 import sys, time
 from pathlib import Path
-from deploy.superlink import Superlink
+from coinflower.deploy.flower.superlink import Superlink
 with Superlink(Path(sys.argv[1])) as superlink:
     superlink.start_run(Path(sys.argv[2]))
     time.sleep(600)

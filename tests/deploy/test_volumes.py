@@ -8,14 +8,15 @@ import tomllib
 from dataclasses import replace
 
 import pytest
-from guide import blocks
 
-from accounting.ledger import Ledger
-from accounting.ledger_file import LedgerError
-from client.app import forget_participants
-from client.participant import Participant
-from deploy import cli, cli_machines
-from protocol.terms import Terms
+from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.cli import machines as cli_machines
+from coinflower.cli import main as cli
+from coinflower.client.app import forget_participants
+from coinflower.client.participant import Participant
+from coinflower.protocol.terms import Terms
+from tests.support.guide import blocks
 
 TERMS = replace(Terms.from_fields(tomllib.loads(blocks()["settings.toml"])["terms"]), rounds=20)
 

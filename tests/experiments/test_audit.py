@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from deploy.cli import app
-from experiments import audit
-from experiments.audit import (
+from coinflower.cli.main import app
+from coinflower.experiments.audit import audit
+from coinflower.experiments.audit.audit import (
     Plan,
     conspired_against,
     rare_participation,
@@ -20,12 +20,12 @@ from experiments.audit import (
     single_client,
     twin,
 )
-from experiments.audit_claims import judge, judge_coins
-from experiments.audit_faults import FAULTS, planted
-from experiments.audit_one_run import Training, audit_training
-from experiments.audit_settings import Setting
-from experiments.audit_trials import Job, run_job
-from protocol.terms import Mode
+from coinflower.experiments.audit.claims import judge, judge_coins
+from coinflower.experiments.audit.faults import FAULTS, planted
+from coinflower.experiments.audit.one_run import Training, audit_training
+from coinflower.experiments.audit.settings import Setting
+from coinflower.experiments.audit.trials import Job, run_job
+from coinflower.protocol.terms import Mode
 
 ERROR = 1e-8
 
@@ -143,7 +143,7 @@ def test_a_missing_charge_is_caught(mode):
 
 
 def test_a_fault_is_gone_after_its_block():
-    from learning import SecureRandom
+    from coinflower.learning import SecureRandom
 
     before = SecureRandom.normal
     with planted("less-noise"):

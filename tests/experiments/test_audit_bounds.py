@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.audit_bounds import (
+from coinflower.experiments.audit.bounds import (
     Coins,
     Tries,
     event_epsilon,

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from accounting.realised import Realised
-from accounting.schemes import Direction
-from experiments.audit import standard_plan
-from experiments.audit_model import RAW_NORM
-from experiments.audit_settings import (
+from coinflower.accounting.analyses.realised import Realised
+from coinflower.accounting.analyses.schemes import Direction
+from coinflower.experiments.audit.audit import standard_plan
+from coinflower.experiments.audit.model import RAW_NORM
+from coinflower.experiments.audit.settings import (
     ANGLES,
     CLIP_NORM,
     Setting,
     claimed_scheme,
     log_likelihood_ratio,
 )
-from learning import build_model, clipped_gradient_sum, to_tensor
-from protocol.terms import Mode
+from coinflower.learning import build_model, clipped_gradient_sum, to_tensor
+from coinflower.protocol.terms import Mode
 
 
 def setting(geometry, mode=Mode.TRUSTED, **changes):

@@ -10,10 +10,11 @@ import matplotlib as mpl
 import pytest
 from typer.testing import CliRunner
 
-from accounting.schemes import Certified, OnlyLocalSampling
-from deploy.cli import app
-from experiments import paper_drawing, paper_figures
-from experiments.check_ins import check_in_curve
+from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling
+from coinflower.cli.main import app
+from coinflower.experiments.paper import drawing as paper_drawing
+from coinflower.experiments.paper import figures as paper_figures
+from coinflower.experiments.paper.check_ins import check_in_curve
 
 PROGRAM = Path(sys.executable).parent / "coinflower"
 POINTS = paper_figures.load_points(None)

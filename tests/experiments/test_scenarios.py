@@ -3,11 +3,16 @@
 import numpy as np
 import pytest
 
-from accounting.calibration import CalibrationError
-from accounting.composition import epsilon_after
-from accounting.paper_schemes import AsPlotted
-from accounting.schemes import CentralShuffling, Certified, OnlyLocalSampling, WeakClientSampling
-from experiments.scenarios import (
+from coinflower.accounting.analyses.paper import AsPlotted
+from coinflower.accounting.analyses.schemes import (
+    CentralShuffling,
+    Certified,
+    OnlyLocalSampling,
+    WeakClientSampling,
+)
+from coinflower.accounting.composition.calibration import CalibrationError
+from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.experiments.simulator.scenarios import (
     SETTINGS,
     Federation,
     analysis_of,
@@ -15,8 +20,8 @@ from experiments.scenarios import (
     federate,
     upper_epsilon,
 )
-from experiments.simulator import NoiseModel
-from learning import Dataset
+from coinflower.experiments.simulator.simulator import NoiseModel
+from coinflower.learning import Dataset
 
 MANY, FEW = SETTINGS["many-small"], SETTINGS["few-large"]
 

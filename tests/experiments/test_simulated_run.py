@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from accounting.composition import epsilon_after
-from accounting.schemes import Certified
-from experiments.request import Request
-from experiments.simulated_run import run_request
-from experiments.simulation import STATE, read_state
-from learning import load_data
+from coinflower.accounting.analyses.schemes import Certified
+from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.experiments.simulator.request import Request
+from coinflower.experiments.simulator.simulated_run import run_request
+from coinflower.experiments.simulator.simulation import STATE, read_state
+from coinflower.learning import load_data
 
 SMALL = Request(scenario="many-small", data="digits", model="digits", iterations=2)
 

@@ -10,10 +10,16 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from scipy import stats
 
-from experiments.scenarios import synthetic_data
-from experiments.simulation import Curve, read_state, simulate, sources_of
-from experiments.simulator import NoiseModel, Scenario, Simulator
-from learning import SeededRandom, build_model, flatten_parameters, load_data, load_parameters
+from coinflower.experiments.simulator.scenarios import synthetic_data
+from coinflower.experiments.simulator.simulation import Curve, read_state, simulate, sources_of
+from coinflower.experiments.simulator.simulator import NoiseModel, Scenario, Simulator
+from coinflower.learning import (
+    SeededRandom,
+    build_model,
+    flatten_parameters,
+    load_data,
+    load_parameters,
+)
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +242,7 @@ def test_a_full_disk_stops_nothing_and_spoils_nothing(digits, tmp_path, monkeypa
     def no_room(path, content):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("experiments.simulation.write_atomically", no_room)
+    monkeypatch.setattr("coinflower.experiments.simulator.simulation.write_atomically", no_room)
     told = []
     curve = simulate(
         simulator(digits),

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deploy.cli import app
-from experiments.simulator import NoiseModel
-from experiments.studies import Case, Question, Study, training_key
-from experiments.study_drawing import draw
-from experiments.study_page import write_page
-from experiments.study_redraw import redraw
-from experiments.study_tables import read_outcomes, write_tables
-from experiments.trainings import play
+from coinflower.cli.main import app
+from coinflower.experiments.simulator.simulator import NoiseModel
+from coinflower.experiments.studies.drawing import draw
+from coinflower.experiments.studies.page import write_page
+from coinflower.experiments.studies.studies import Case, Question, Study, training_key
+from coinflower.experiments.studies.tables import read_outcomes, write_tables
+from coinflower.experiments.studies.trainings import play
+from tools.study_redraw import redraw
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 BRIEF = {
@@ -166,7 +166,7 @@ def pictures(monkeypatch):
         figure.canvas.draw()
         drawn.append(figure.axes[0])
 
-    monkeypatch.setattr("experiments.study_drawing.save", keep)
+    monkeypatch.setattr("coinflower.experiments.studies.drawing.save", keep)
     return drawn
 
 
@@ -206,7 +206,7 @@ def test_points_of_a_curve_are_evenly_spaced_where_that_takes_few(iterations, in
 def test_trainings_of_another_format_are_not_taken(monkeypatch):
     request = study(Question.PER_ITERATION).request(Case(scheme="wcs"), 0.1, 0)
     key = training_key(request, 100)
-    monkeypatch.setattr("experiments.studies._FORMAT", 0)
+    monkeypatch.setattr("coinflower.experiments.studies.studies._FORMAT", 0)
     assert training_key(request, 100) != key
 
 

@@ -11,18 +11,24 @@ import numpy as np
 import tomli_w
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from fuzz_wire import Wire, body_of, framed, object_id
 
-from accounting.ledger import Ledger
-from accounting.ledger_file import chained
-from client.app import app
-from client.company import Company
-from client.link import ForgottenError, Link, LostMessageError, RejectedError, UnreachableError
-from client.node import ResidentNode
-from protocol import messages
-from protocol.messages import FAILURE_REASON, vector_from_bytes
-from protocol.policy import Refusal
-from protocol.terms import Mode, Terms
+from coinflower.accounting.ledger.file import chained
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.app import app
+from coinflower.client.node.link import (
+    ForgottenError,
+    Link,
+    LostMessageError,
+    RejectedError,
+    UnreachableError,
+)
+from coinflower.client.node.polling_group import Company
+from coinflower.client.node.resident import ResidentNode
+from coinflower.protocol import messages
+from coinflower.protocol.messages import FAILURE_REASON, vector_from_bytes
+from coinflower.protocol.policy import Refusal
+from coinflower.protocol.terms import Mode, Terms
+from tests.fuzz.fuzz_wire import Wire, body_of, framed, object_id
 
 SAMPLES, CLASSES = 12, 3
 LENGTH = 4 * CLASSES + CLASSES
@@ -230,7 +236,7 @@ def _terms(mode: Mode) -> Terms:
         noise_multiplier=50.0,
         rounds=100_000,
         rounds_per_invitation=4,
-        model="fuzz_wire:build_tiny_model",
+        model="tests.fuzz.fuzz_wire:build_tiny_model",
         classes=CLASSES,
         learning_rate=1.0,
     )
@@ -253,7 +259,7 @@ def _make_owner(folder: Path, ledger: Path) -> Path:
         "ledger": ledger.name,
         "declared_size": SAMPLES,
         "modes": [str(mode) for mode in MODES],
-        "models": ["fuzz_wire:build_tiny_model"],
+        "models": ["tests.fuzz.fuzz_wire:build_tiny_model"],
         "largest_p": 1.0,
         "largest_q": 0.5,
         "largest_clip_norm": 1.0,

@@ -10,13 +10,13 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from accounting.ledger import Ledger
-from accounting.ledger_entries import Budget
-from accounting.ledger_file import LedgerError
-from accounting.schemes import Certified
-from client.identity import load_private_key
-from deploy.key_files import load_public_key
-from server.checkpoint import Checkpoint, CheckpointFolder
+from coinflower.accounting.analyses.schemes import Certified
+from coinflower.accounting.ledger.entries import Budget
+from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.node.identity import load_private_key
+from coinflower.deploy.keys.key_files import load_public_key
+from coinflower.server.checkpoint import Checkpoint, CheckpointFolder
 
 ROUND = Certified(p=0.5, q=0.1, d=20, noise_multiplier=1.5)
 HASH = "4" * 64

@@ -1,8 +1,8 @@
-"""Coverage-guided fuzzing: ``python tests/fuzz/fuzz_run.py TARGET [options of libFuzzer]``.
+"""Coverage-guided fuzzing: ``PYTHONPATH=. python tests/fuzz/fuzz_run.py TARGET [options]``.
 
-Give ``-runs=N`` or ``-max_total_time=SECONDS``. What is found is written to ``crash-…`` or
-``timeout-…`` in the present folder; give that file as an argument to play it again. A folder as
-an argument keeps the inputs that reached something new.
+Options are those of libFuzzer. Give ``-runs=N`` or ``-max_total_time=SECONDS``. What is found is
+written to ``crash-…`` or ``timeout-…`` in the present folder; give that file as an argument to play
+it again. A folder as an argument keeps the inputs that reached something new.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pathlib import Path
 import atheris
 
 TARGETS = {
-    "texts": ("fuzz_texts", "Texts"),
-    "files": ("fuzz_files", "Files"),
-    "client": ("fuzz_client", "Client"),
-    "server": ("fuzz_server", "Server"),
+    "texts": ("tests.fuzz.fuzz_texts", "Texts"),
+    "files": ("tests.fuzz.fuzz_files", "Files"),
+    "client": ("tests.fuzz.fuzz_client", "Client"),
+    "server": ("tests.fuzz.fuzz_server", "Server"),
 }
 _FOLDER = "COINFLOWER_FUZZ_FOLDER"
-_OURS = ["accounting", "client", "protocol", "server", "tomllib", "json"]
+_OURS = ["coinflower", "tomllib", "json"]
 
 
 def main() -> None:

@@ -13,14 +13,14 @@ from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import http_grid
-from fuzz_wire import body_of, framed, metadata, object_id, stored, tree_of
 
-from protocol import messages
-from protocol.terms import Mode, Terms
-from server.aggregation import RunningSum
-from server.grid import PromptGrid
-from server.invitations import _Block
-from server.roster import Roster
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Mode, Terms
+from coinflower.server.aggregation import RunningSum
+from coinflower.server.grid import PromptGrid
+from coinflower.server.invitations import _Block
+from coinflower.server.roster import Roster
+from tests.fuzz.fuzz_wire import body_of, framed, metadata, object_id, stored, tree_of
 
 LENGTH, SIZE = 15, 12
 EVIL, HONEST = 7, 8

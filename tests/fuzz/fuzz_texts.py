@@ -9,9 +9,9 @@ from typing import Any
 
 import tomli_w
 
-from protocol.policy import load_policy
-from protocol.terms import Mode, Terms
-from server.settings import load_settings
+from coinflower.protocol.policy import load_policy
+from coinflower.protocol.terms import Mode, Terms
+from coinflower.server.settings import load_settings
 
 TERMS: dict[str, Any] = {
     "experiment": "trial",

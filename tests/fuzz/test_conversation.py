@@ -10,16 +10,16 @@ import numpy as np
 import tomli_w
 from flwr.app import ConfigRecord, Context, RecordDict
 from flwr.app.message import make_message
-from fuzz_wire import metadata
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from accounting.ledger import Ledger
-from client.app import app, forget_participants
-from protocol import messages
-from protocol.messages import FAILURE_REASON
-from protocol.terms import Mode, Terms
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.app import app, forget_participants
+from coinflower.protocol import messages
+from coinflower.protocol.messages import FAILURE_REASON
+from coinflower.protocol.terms import Mode, Terms
+from tests.fuzz.fuzz_wire import metadata
 
 SAMPLES, CLASSES, ROUNDS = 6, 3, 5
 LENGTH = 4 * CLASSES + CLASSES
@@ -52,7 +52,7 @@ class Conversation(RuleBasedStateMachine):
             "ledger": "ward7.db",
             "declared_size": SAMPLES,
             "modes": [str(mode) for mode in Mode if mode.is_private],
-            "models": ["fuzz_wire:build_tiny_model"],
+            "models": ["tests.fuzz.fuzz_wire:build_tiny_model"],
             "largest_p": 1.0,
             "largest_q": 0.5,
             "largest_clip_norm": 1.0,
@@ -141,7 +141,7 @@ def _terms(mode: Mode, **changes: Any) -> Terms:
         "noise_multiplier": 1.5,
         "rounds": ROUNDS,
         "rounds_per_invitation": 2,
-        "model": "fuzz_wire:build_tiny_model",
+        "model": "tests.fuzz.fuzz_wire:build_tiny_model",
         "classes": CLASSES,
         "learning_rate": 1.0,
     }

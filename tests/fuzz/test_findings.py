@@ -15,24 +15,33 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.supercore.task_identity import TaskIdentity
-from fuzz_files import HASH, ROUND
-from fuzz_server import ASKED, EVIL, HONEST, TERMS, _grid, _objects, _reply_metadata, _Runtime
-from fuzz_wire import framed, object_id
 from safetensors.numpy import save
 
-from accounting.ledger import Ledger
-from accounting.ledger_entries import Budget
-from accounting.ledger_file import LedgerCorruptError
-from client.company import Company
-from client.identity import load_private_key
-from client.link import Link, UnreachableError
-from deploy.key_files import load_public_key
-from protocol import messages
-from protocol.terms import Mode, Terms
-from protocol.toml import read_toml
-from server.aggregation import RunningSum, largest_norm
-from server.checkpoint import CheckpointFolder
-from server.grid import PromptGrid
+from coinflower.accounting.ledger.entries import Budget
+from coinflower.accounting.ledger.file import LedgerCorruptError
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.node.identity import load_private_key
+from coinflower.client.node.link import Link, UnreachableError
+from coinflower.client.node.polling_group import Company
+from coinflower.deploy.keys.key_files import load_public_key
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.toml import read_toml
+from coinflower.server.aggregation import RunningSum, largest_norm
+from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.grid import PromptGrid
+from tests.fuzz.fuzz_files import HASH, ROUND
+from tests.fuzz.fuzz_server import (
+    ASKED,
+    EVIL,
+    HONEST,
+    TERMS,
+    _grid,
+    _objects,
+    _reply_metadata,
+    _Runtime,
+)
+from tests.fuzz.fuzz_wire import framed, object_id
 
 
 def link_to(handler: Callable[[httpx.Request], httpx.Response]) -> Link:

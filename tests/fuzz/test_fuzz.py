@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from fuzz_client import MODES, Client
 
-from client import participant
-from protocol.terms import Mode
+from coinflower.client import participant
+from coinflower.protocol.terms import Mode
+from tests.fuzz.fuzz_client import MODES, Client
 
 pytest.importorskip("atheris", reason="atheris has no wheel for this platform")
 
@@ -21,11 +21,10 @@ RUNS = {"texts": 80_000, "files": 10_000, "client": 8_000, "server": 10_000}
 
 
 def fuzz(target: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    paths = [str(HERE.parents[1]), str(HERE)]
     return subprocess.run(
         [sys.executable, str(HERE / "fuzz_run.py"), target, "-seed=1", *options],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
         capture_output=True,
         text=True,
         check=False,
@@ -57,17 +56,20 @@ def test_a_client_that_forgets_its_noise_is_noticed(
 
 def test_the_fuzzer_notices_a_promise_that_is_broken(tmp_path: Path) -> None:
     """A parser that lets another error through, planted in a copy of the text target."""
-    (tmp_path / "fuzz_texts.py").write_text(
+    copy = tmp_path / "tests" / "fuzz"
+    copy.mkdir(parents=True)
+    (copy / "fuzz_texts.py").write_text(
         "class Texts:\n"
         "    seeds = [b'ab']\n"
         "    def __init__(self, folder): pass\n"
         "    def __call__(self, data):\n"
         "        if data[:1] == b'a': raise KeyError('not declared')\n"
     )
-    (tmp_path / "fuzz_run.py").write_text((HERE / "fuzz_run.py").read_text())
+    (copy / "fuzz_run.py").write_text((HERE / "fuzz_run.py").read_text())
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "fuzz_run.py"), "texts", "-runs=1000"],
+        [sys.executable, str(copy / "fuzz_run.py"), "texts", "-runs=1000"],
         cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

@@ -8,14 +8,14 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
-import attacks
 import pytest
-from guide import block
-from network import PACKAGES, SERVER_NAME, Network, wait_until
 
-from accounting.ledger import Ledger
-from deploy.standing import SETTINGS
-from server.journal import read_metrics
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.deploy.machines.status_file import SETTINGS
+from coinflower.server.journal import read_metrics
+from tests.hosts import attacks
+from tests.hosts.network import PACKAGES, SERVER_NAME, Network, wait_until
+from tests.support.guide import block
 
 ROUNDS = 400
 # Rounds of a second or more, so that a quick machine is not done before the last fault.

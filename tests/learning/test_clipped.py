@@ -5,7 +5,14 @@ import math
 
 import pytest
 import torch
-from clipped_models import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from coinflower.learning import build_model, clipped_gradient_sum
+from coinflower.learning.gradients.samples import denormals_flushed, square_norms_of
+from tests.support.clipped_models import (
     MODELS,
     OwnParameter,
     batch,
@@ -13,13 +20,6 @@ from clipped_models import (
     opacus_sum,
     sample_gradients,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import nn
-from torch.nn import functional
-
-from learning import build_model, clipped_gradient_sum
-from learning.samples import denormals_flushed, square_norms_of
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from learning import load_data, to_tensor
-from learning.vision import torchvision_datasets
+from coinflower.learning import load_data, to_tensor
+from coinflower.learning.data.vision import torchvision_datasets
 
 CODES = {"uint8": 0x08, "int32": 0x0C, "float32": 0x0D}
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from learning import Randomness, SecureRandom, SeededRandom
+from coinflower.learning import Randomness, SecureRandom, SeededRandom
 
 FALSE_ALARM = 1e-6
 DRAWS = 4000
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 SHARE = 0.3
 FRESH = f"""
 import sys
-from learning import SecureRandom
+from coinflower.learning import SecureRandom
 source = SecureRandom()
 taken = bytearray({DRAWS})
 for row in source.sample_indices({DRAWS}, {SHARE}):

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from learning import build_model, count_parameters, flatten_parameters, load_parameters
+from coinflower.learning import build_model, count_parameters, flatten_parameters, load_parameters
 
 
 def test_the_papers_network_has_156526_parameters_at_62_classes():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learning import Dataset, load_data, partition
+from coinflower.learning import Dataset, load_data, partition
 
 
 def data(rows: int, classes: int = 4, writers: list[int] | None = None) -> Dataset:

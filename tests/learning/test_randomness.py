@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from learning import Randomness, SecureRandom, SeededRandom
-from learning.randomness import _normal
+from coinflower.learning import Randomness, SecureRandom, SeededRandom
+from coinflower.learning.randomness import _normal
 
 FALSE_ALARM = 1e-6
 SOURCES = {"secure": SecureRandom, "seeded": lambda: SeededRandom(1)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from learning.data import load_data
-from learning.records import usable_records
+from coinflower.learning.data.loading import load_data
+from coinflower.learning.data.records import usable_records
 
 GOOD = np.linspace(0, 1, 6 * 4 * 4, dtype=np.float32).reshape(6, 4, 4)
 LABELS = np.arange(6) % 3

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from learning import (
+from coinflower.learning import (
     build_model,
     evaluate,
     flatten_parameters,

@@ -2,7 +2,7 @@ import importlib
 
 import pytest
 
-from learning.vision import torchvision_datasets
+from coinflower.learning.data.vision import torchvision_datasets
 
 
 def test_torchvisions_data_sets_import_beside_any_build_of_torch():

@@ -5,7 +5,7 @@ import ast
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from protocol.foreign import printable, quoted
+from coinflower.protocol.foreign import printable, quoted
 
 TEXTS = st.text(st.characters(codec=None, exclude_categories=()))
 

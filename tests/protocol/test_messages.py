@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from protocol.messages import vector_from_bytes, vector_to_bytes
+from coinflower.protocol.messages import vector_from_bytes, vector_to_bytes
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)
 

@@ -13,9 +13,16 @@ import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accounting.ledger_entries import Budget
-from protocol.policy import BUILT_IN_MODELS, Policy, Refusal, RefusedError, Share, load_policy
-from protocol.terms import Mode, Terms
+from coinflower.accounting.ledger.entries import Budget
+from coinflower.protocol.policy import (
+    BUILT_IN_MODELS,
+    Policy,
+    Refusal,
+    RefusedError,
+    Share,
+    load_policy,
+)
+from coinflower.protocol.terms import Mode, Terms
 
 TERMS: dict[str, Any] = {
     "experiment": "trial",

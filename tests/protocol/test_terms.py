@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from accounting.schemes import Certified, OnlyLocalSampling, WeakClientSampling
-from protocol.terms import Mode, Terms, parse_mode
+from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling, WeakClientSampling
+from coinflower.protocol.terms import Mode, Terms, parse_mode
 
 PLAIN: dict[str, Any] = {
     "experiment": "trial",

@@ -19,19 +19,19 @@ from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-import server.roster
-import server.strategy
-from accounting.ledger import Ledger
-from accounting.ledger_entries import Entry
-from client.app import app, forget_participants
-from client.data import LocalData, load_local_data
-from learning import SecureRandom, build_model, flatten_parameters
-from protocol import messages
-from protocol.policy import load_policy
-from protocol.terms import Mode, Terms
-from server.checkpoint import CheckpointFolder
-from server.grid import PromptGrid
-from server.strategy import RandomParticipation, RoundReport
+import coinflower.server.roster
+import coinflower.server.strategy
+from coinflower.accounting.ledger.entries import Entry
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.app import app, forget_participants
+from coinflower.client.data import LocalData, load_local_data
+from coinflower.learning import SecureRandom, build_model, flatten_parameters
+from coinflower.protocol import messages
+from coinflower.protocol.policy import load_policy
+from coinflower.protocol.terms import Mode, Terms
+from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.grid import PromptGrid
+from coinflower.server.strategy import RandomParticipation, RoundReport
 
 Deliver = Callable[[], Message]
 Interference = Callable[[Message, Deliver], Message | None]
@@ -42,9 +42,9 @@ Interference = Callable[[Message, Deliver], Message | None]
 def _surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
-    monkeypatch.setattr(server.roster, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(server.roster, "_ASK_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(server.strategy, "_WAIT_SECONDS", 0.005)
+    monkeypatch.setattr(coinflower.server.roster, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(coinflower.server.roster, "_ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(coinflower.server.strategy, "_WAIT_SECONDS", 0.005)
     defaults = dict(pull_objects.__kwdefaults__ or {})
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -12,9 +12,9 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, Metadata, MetricRecord, RecordDict
 from flwr.app.message import make_message
 
-from protocol import messages
-from protocol.terms import Mode, Terms
-from server.aggregation import RunningSum
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Mode, Terms
+from coinflower.server.aggregation import RunningSum
 
 MODES = [Mode.TRUSTED, Mode.UNTRUSTED, Mode.NONE]
 SIZE = 1 << 25

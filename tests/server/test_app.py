@@ -13,14 +13,14 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from learning import build_model, flatten_parameters
-from protocol import messages
-from protocol.terms import Mode
-from server.app import main, run
-from server.checkpoint import CheckpointFolder
-from server.journal import METRICS, Journal, read_metrics, read_status
-from server.settings import Settings, save_settings
-from server.strategy import TooFewClientsError
+from coinflower.learning import build_model, flatten_parameters
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Mode
+from coinflower.server.app import main, run
+from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.journal import METRICS, Journal, read_metrics, read_status
+from coinflower.server.settings import Settings, save_settings
+from coinflower.server.strategy import TooFewClientsError
 
 Make = Callable[..., Any]
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from server.checkpoint import Checkpoint, CheckpointFolder, write_atomically
+from coinflower.server.checkpoint import Checkpoint, CheckpointFolder, write_atomically
 
 VECTOR = np.arange(5, dtype=np.float32)
 

@@ -20,12 +20,12 @@ from flwr.app.message import make_message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learning import SeededRandom
-from learning.lattice import LARGEST_COUNT
-from protocol import messages
-from protocol.terms import Mode, Terms
-from server.aggregation import RunningSum, cell_of, largest_norm, most_samples
-from server.roster import LARGEST_TOTAL_SIZE, SizeLimits
+from coinflower.learning import SeededRandom
+from coinflower.learning.noise import LARGEST_COUNT
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Mode, Terms
+from coinflower.server.aggregation import RunningSum, cell_of, largest_norm, most_samples
+from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
 
 Make = Callable[..., Any]
 HONEST, FIRST, SECOND, THIRD = 5, 6, 7, 8

@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-import server.roster
-from accounting.ledger_echo import NO_TOKEN, TOKEN_BYTES
-from client.app import forget_participants
-from protocol import messages
-from protocol.policy import Refusal, load_policy
-from protocol.terms import Mode
-from server.checkpoint import CheckpointFolder
-from server.strategy import TooFewClientsError
+import coinflower.server.roster
+from coinflower.accounting.ledger.echo import NO_TOKEN, TOKEN_BYTES
+from coinflower.client.app import forget_participants
+from coinflower.protocol import messages
+from coinflower.protocol.policy import Refusal, load_policy
+from coinflower.protocol.terms import Mode
+from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.strategy import TooFewClientsError
 
 Make = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(server.roster, "_ASK_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(server.roster, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(coinflower.server.roster, "_ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(coinflower.server.roster, "_LOOK_SECONDS", 0.05)
     yield
     forget_participants()
 

@@ -1,4 +1,4 @@
-"""The prompt grid around a scripted Grid; ``tests/client/test_node.py`` has it on a real one."""
+"""The prompt grid around a scripted Grid; ``tests/client/node`` has it on a real one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from server.grid import PromptGrid
+from coinflower.server.grid import PromptGrid
 
 
 class ScriptedGrid(Grid):

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from flwr.app import Message
-from strategies import coins_of, kind_of, round_of
 
-from protocol.terms import Mode
+from coinflower.protocol.terms import Mode
+from tests.support.strategies import coins_of, kind_of, round_of
 
 Make = Callable[..., Any]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import tomli_w
 
-from protocol.terms import Mode, Terms
-from server.settings import Settings, load_settings, save_settings
+from coinflower.protocol.terms import Mode, Terms
+from coinflower.server.settings import Settings, load_settings, save_settings
 
 TERMS = Terms(
     experiment="trial",

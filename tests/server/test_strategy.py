@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 from flwr.app import Message
 from scipy import stats
-from strategies import (
+
+from coinflower.learning.noise import lattice_cell
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Mode
+from coinflower.server.strategy import DivergedError
+from tests.support.strategies import (
     EVERYTHING,
     Deliver,
     Make,
@@ -20,11 +25,6 @@ from strategies import (
     reply_with,
     rounds_sent,
 )
-
-from learning.lattice import lattice_cell
-from protocol import messages
-from protocol.terms import Mode
-from server.strategy import DivergedError
 
 # Modes
 

@@ -8,7 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from flwr.app import Message
-from strategies import (
+
+from coinflower.learning import SecureRandom
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Mode
+from tests.support.strategies import (
     EVERYTHING,
     Make,
     central_descent,
@@ -17,10 +21,6 @@ from strategies import (
     round_of,
     rounds_sent,
 )
-
-from learning import SecureRandom
-from protocol import messages
-from protocol.terms import Mode
 
 # Crashes
 
@@ -124,7 +124,7 @@ def test_a_run_with_no_round_left_returns_its_model(federation: Make) -> None:
 
 def test_a_checkpoint_of_another_model_is_refused(federation: Make) -> None:
     fed = federation()
-    from server.checkpoint import Checkpoint
+    from coinflower.server.checkpoint import Checkpoint
 
     vector = np.zeros(7, np.float32)
     fed.checkpoints().save(Checkpoint(weights=vector, velocity=vector, round=1))
@@ -143,7 +143,7 @@ def test_evaluation_follows_every_round_and_never_asks_clients(federation: Make)
 def test_the_log_says_when_nothing_is_protected(
     federation: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from server.strategy import RandomParticipation
+    from coinflower.server.strategy import RandomParticipation
 
     for mode in (Mode.NONE, Mode.TRUSTED):
         fed = federation(mode, experiment=str(mode), sizes=())

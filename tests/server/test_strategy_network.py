@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Error, Message
-from strategies import (
+
+from coinflower.protocol.policy import Refusal
+from coinflower.protocol.terms import Mode
+from coinflower.server.strategy import TooFewClientsError
+from tests.support.strategies import (
     EVERYTHING,
     Deliver,
     Make,
@@ -18,10 +22,6 @@ from strategies import (
     reply_with,
     round_of,
 )
-
-from protocol.policy import Refusal
-from protocol.terms import Mode
-from server.strategy import TooFewClientsError
 
 # A bad network
 

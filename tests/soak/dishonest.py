@@ -15,14 +15,14 @@ import threading
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from client.company import Company
-from client.node import ResidentNode
-from deploy.logs import LogFormat, start_logging
-from deploy.signals import stop_on_signals
-from protocol import messages
-from protocol.terms import Terms
-from server.aggregation import largest_norm
-from server.roster import SizeLimits
+from coinflower.client.node.polling_group import Company
+from coinflower.client.node.resident import ResidentNode
+from coinflower.deploy.machines.logs import LogFormat, start_logging
+from coinflower.deploy.signals import stop_on_signals
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Terms
+from coinflower.server.aggregation import largest_norm
+from coinflower.server.roster import SizeLimits
 
 LARGEST = SizeLimits().each
 

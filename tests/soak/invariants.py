@@ -4,15 +4,14 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from witness import ASKED, COINS, SAID, SUM
-from world import read_witness
-
-from accounting.ledger import Ledger
-from accounting.ledger_file import LedgerError
-from protocol.policy import load_policy
-from server.checkpoint import CheckpointFolder
-from server.journal import read_metrics
-from server.settings import load_settings
+from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.protocol.policy import load_policy
+from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.journal import read_metrics
+from coinflower.server.settings import load_settings
+from tests.soak.witness import ASKED, COINS, SAID, SUM
+from tests.soak.world import read_witness
 
 LEDGER = "every ledger verifies"
 COIN = "each charged round has exactly one coin"

@@ -17,15 +17,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from dishonest import KINDS
-from faults import all_faults, make_clocks
-from federations import plan, processes
-from invariants import check, check_named
 from rich.console import Console
 from rich.table import Table
-from world import World
 
-from protocol.terms import Mode
+from coinflower.protocol.terms import Mode
+from tests.soak.dishonest import KINDS
+from tests.soak.faults import all_faults, make_clocks
+from tests.soak.invariants import check, check_named
+from tests.soak.world import World
+from tests.support.federations import plan, processes
 
 GOES_ON = "after every fault rounds are played, and the machine answers"
 NOTHING_LEFT = "no process is left"

@@ -6,8 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from federations import plan
-from invariants import (
+
+from coinflower.accounting.ledger.entries import Budget
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.deploy.local.cluster import prepare
+from coinflower.server.checkpoint import Checkpoint, CheckpointFolder
+from coinflower.server.journal import METRICS, read_metrics
+from tests.soak.invariants import (
     ANSWER,
     BUDGET,
     COIN,
@@ -22,14 +27,9 @@ from invariants import (
     check,
     read_entries,
 )
-from witness import ASKED, COINS, SAID, SUM
-from world import WITNESS
-
-from accounting.ledger import Ledger
-from accounting.ledger_entries import Budget
-from deploy.cluster import prepare
-from server.checkpoint import Checkpoint, CheckpointFolder
-from server.journal import METRICS, read_metrics
+from tests.soak.witness import ASKED, COINS, SAID, SUM
+from tests.soak.world import WITNESS
+from tests.support.federations import plan
 
 ROUNDS = (1, 2, 3)
 

@@ -3,14 +3,13 @@
 import random
 from dataclasses import replace
 
-from dishonest import KINDS
-from faults import all_faults, make_clocks
-from federations import plan
-from invariants import check, check_named
-from soak import Soak, processes_left
-from world import World
-
-from protocol.terms import Mode
+from coinflower.protocol.terms import Mode
+from tests.soak.dishonest import KINDS
+from tests.soak.faults import all_faults, make_clocks
+from tests.soak.invariants import check, check_named
+from tests.soak.soak import Soak, processes_left
+from tests.soak.world import World
+from tests.support.federations import plan
 
 FAULTS = [
     "client machine killed",

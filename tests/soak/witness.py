@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 
-from client.app import app
-from client.company import Company
-from client.node import ResidentNode
-from deploy.logs import LogFormat, start_logging
-from deploy.signals import stop_on_signals
-from protocol import messages
-from protocol.terms import Terms
+from coinflower.client.app import app
+from coinflower.client.node.polling_group import Company
+from coinflower.client.node.resident import ResidentNode
+from coinflower.deploy.machines.logs import LogFormat, start_logging
+from coinflower.deploy.signals import stop_on_signals
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Terms
 
 ASKED, SAID = "asked", "said"
 COINS, SUM, ENROL = "coins", "sum", "enrol"

@@ -14,17 +14,16 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-import dishonest
 import tomli_w
-import witness
-from wires import Wire
 
-from accounting.composition import epsilon_after
-from deploy.cluster import prepare
-from deploy.superlink import LOOPBACK, free_port
-from protocol.policy import load_policy
-from server.journal import METRICS
-from server.settings import load_settings, save_settings
+from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.local.cluster import prepare
+from coinflower.protocol.policy import load_policy
+from coinflower.server.journal import METRICS
+from coinflower.server.settings import load_settings, save_settings
+from tests.soak import dishonest, witness
+from tests.support.wires import Wire
 
 WITNESS = "witness.jsonl"
 _PR_SET_PDEATHSIG = 1

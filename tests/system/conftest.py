@@ -1,11 +1,11 @@
 """Fixtures that start real federations and leave nothing running."""
 
 import pytest
-from federations import Federation, plan
 
-from deploy.cluster import prepare
-from deploy.local_run import reopen
-from deploy.nodes import NodeKind
+from coinflower.deploy.local.cluster import prepare
+from coinflower.deploy.local.local_run import reopen
+from coinflower.deploy.local.nodes import NodeKind
+from tests.support.federations import Federation, plan
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """The same app under stock SuperNodes and in Flower's simulation engine."""
 
 import pytest
-from federations import check_ledgers
 
-from deploy.nodes import NodeKind
+from coinflower.deploy.local.nodes import NodeKind
+from tests.support.federations import check_ledgers
 
 
 def test_stock_supernodes_run_the_same_app(federation):

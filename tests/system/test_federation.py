@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from federations import check_ledgers, plan, processes
 from safetensors.numpy import load_file
 
-from accounting.ledger import Ledger
-from accounting.ledger_entries import Budget
-from deploy.cluster import prepare
-from deploy.superlink import LOOPBACK, free_port
-from learning import build_model, flatten_parameters, load_data, load_parameters
-from protocol.terms import Mode
-from server.journal import read_metrics
+from coinflower.accounting.ledger.entries import Budget
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.local.cluster import prepare
+from coinflower.learning import build_model, flatten_parameters, load_data, load_parameters
+from coinflower.protocol.terms import Mode
+from coinflower.server.journal import read_metrics
+from tests.support.federations import check_ledgers, plan, processes
 
 COINFLOWER = Path(sys.executable).parent / "coinflower"
 

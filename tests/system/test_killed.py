@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from federations import check_ledgers, processes
 
-from accounting.ledger import Ledger
-from deploy.nodes import NodeKind
-from protocol.terms import Mode
-from server.journal import read_metrics
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.deploy.local.nodes import NodeKind
+from coinflower.protocol.terms import Mode
+from coinflower.server.journal import read_metrics
+from tests.support.federations import check_ledgers, processes
 
 COINFLOWER = Path(sys.executable).parent / "coinflower"
 

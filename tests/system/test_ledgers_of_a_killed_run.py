@@ -10,9 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from federations import processes
-
-from accounting.ledger import Ledger
+from coinflower.accounting.ledger.ledger import Ledger
+from tests.support.federations import processes
 
 COINFLOWER = Path(sys.executable).parent / "coinflower"
 

@@ -2,11 +2,11 @@
 
 import shutil
 
-from accounting.ledger import Ledger
-from accounting.ledger_stops import read_stops
-from deploy.nodes import NodeKind
-from protocol.policy import Refusal
-from protocol.terms import Mode
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.ledger.stops import read_stops
+from coinflower.deploy.local.nodes import NodeKind
+from coinflower.protocol.policy import Refusal
+from coinflower.protocol.terms import Mode
 
 
 def test_a_client_whose_ledger_was_restored_stops_and_flips_no_coin(federation, resumed):

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from federations import Federation, check_ledgers, plan
 from safetensors.torch import load_file
 
-from client.data import load_local_data
-from deploy.cluster import prepare
-from experiments.simulator import Draw, NoiseModel, Scenario, Simulator
-from learning import SeededRandom, build_model, flatten_parameters, load_data, partition
-from protocol.policy import load_policy
-from protocol.terms import Mode
+from coinflower.client.data import load_local_data
+from coinflower.deploy.local.cluster import prepare
+from coinflower.experiments.simulator.simulator import Draw, NoiseModel, Scenario, Simulator
+from coinflower.learning import SeededRandom, build_model, flatten_parameters, load_data, partition
+from coinflower.protocol.policy import load_policy
+from coinflower.protocol.terms import Mode
+from tests.support.federations import Federation, check_ledgers, plan
 
 ROUNDS = 10
 SEED = 11

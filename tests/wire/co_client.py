@@ -13,7 +13,6 @@ import threading
 import time
 from pathlib import Path
 
-from federations import plan
 from flwr.app import ConfigRecord, Message, Metadata, RecordDict
 from flwr.app.message import make_message
 from flwr.common.constant import SUPERLINK_NODE_ID
@@ -27,16 +26,17 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
 )
 
-from accounting.ledger_echo import NO_TOKEN
-from client import app as clients
-from client.company import Company
-from client.link import Link
-from client.node import ResidentNode
-from deploy.cluster import prepare
-from deploy.run_app import write_app
-from deploy.superlink import Superlink
-from protocol import messages
-from protocol.terms import Mode
+from coinflower.accounting.ledger.echo import NO_TOKEN
+from coinflower.client import app as clients
+from coinflower.client.node.link import Link
+from coinflower.client.node.polling_group import Company
+from coinflower.client.node.resident import ResidentNode
+from coinflower.deploy.flower.run_app import write_app
+from coinflower.deploy.flower.superlink import Superlink
+from coinflower.deploy.local.cluster import prepare
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Mode
+from tests.support.federations import plan
 
 COINS = 6
 PATIENCE = 240.0
@@ -45,9 +45,9 @@ _SERVER = """
 import json, os, time
 from flwr.app import Message
 from flwr.serverapp import ServerApp
-from server.grid import PromptGrid
-from server.roster import question
-from server.settings import load_settings
+from coinflower.server.grid import PromptGrid
+from coinflower.server.roster import question
+from coinflower.server.settings import load_settings
 
 app = ServerApp()
 
@@ -87,7 +87,7 @@ class StockSuperlink(Superlink):
     def _command(self):
         fenced = super()._command()
         binary = str(Path(sys.executable).parent / "flower-superlink")
-        return [binary, *fenced[fenced.index("deploy.fenced_superlink") + 1 :]]
+        return [binary, *fenced[fenced.index("coinflower.deploy.flower.fenced_superlink") + 1 :]]
 
 
 class CoClient:

@@ -8,8 +8,8 @@ import time
 
 import numpy as np
 
-from client.participant import Participant
-from learning import FixedPoint, SeededRandom, add_noise, fine_cell
+from coinflower.client.participant import Participant
+from coinflower.learning import FixedPoint, SeededRandom, add_noise, fine_cell
 
 WORK_SECONDS = 0.3
 

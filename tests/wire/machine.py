@@ -10,14 +10,14 @@ import threading
 from pathlib import Path
 
 import torch
-from leaky import KINDS
 
-from client import app as clients
-from client.node import ResidentNode
-from deploy.logs import LogFormat, start_logging
-from deploy.signals import stop_on_signals
-from deploy.superlink import LOOPBACK
-from server.checkpoint import write_atomically
+from coinflower.client import app as clients
+from coinflower.client.node.resident import ResidentNode
+from coinflower.deploy.flower.superlink import LOOPBACK
+from coinflower.deploy.machines.logs import LogFormat, start_logging
+from coinflower.deploy.signals import stop_on_signals
+from coinflower.server.checkpoint import write_atomically
+from tests.wire.leaky import KINDS
 
 
 def main(authority, ids, *nodes):

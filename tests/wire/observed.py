@@ -10,23 +10,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tomli_w
-from federations import check_ledgers, plan
-from record import read_exchanges, read_visits
-from wires import Tap
 
-from deploy.cluster import prepare
-from deploy.guard import start_guarded, stop_guarded
-from deploy.keys import make_authority, make_server_certificate
-from deploy.run_app import write_app
-from deploy.superlink import LOOPBACK, Superlink, TlsFiles
-from protocol import messages
-from protocol.terms import Mode
-from server.journal import read_metrics
-from server.settings import load_settings, save_settings
+from coinflower.deploy.flower.guard import start_guarded, stop_guarded
+from coinflower.deploy.flower.run_app import write_app
+from coinflower.deploy.flower.superlink import LOOPBACK, Superlink, TlsFiles
+from coinflower.deploy.keys.keys import make_authority, make_server_certificate
+from coinflower.deploy.local.cluster import prepare
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Mode
+from coinflower.server.journal import read_metrics
+from coinflower.server.settings import load_settings, save_settings
+from tests.support.federations import check_ledgers, plan
+from tests.support.wires import Tap
+from tests.wire.record import read_exchanges, read_visits
 
 # So much noise that a content tells next to nothing of the coin by itself: what does is a leak.
 NOISE_MULTIPLIER = 1000.0
 _IDS = "nodes.json"
+_ROOT = Path(__file__).parents[2]
 _PATIENCE_SECONDS = 300.0
 
 
@@ -78,7 +79,11 @@ class _ListeningSuperlink(Superlink):
     def _command(self):
         stock = super()._command()
         program = str(Path(__file__).parent / "listening_superlink.py")
-        return [sys.executable, program, *stock[stock.index("deploy.fenced_superlink") + 1 :]]
+        return [
+            sys.executable,
+            program,
+            *stock[stock.index("coinflower.deploy.flower.fenced_superlink") + 1 :],
+        ]
 
 
 def observe(folder, mode, kinds, *, rounds, round_seconds=None):
@@ -119,8 +124,8 @@ def observe(folder, mode, kinds, *, rounds, round_seconds=None):
     superlink = _ListeningSuperlink(folder / "superlink", tls=tls)
     app = write_app(
         folder / "app",
-        serverapp="server.app:app",
-        clientapp="client.app:app",
+        serverapp="coinflower.server.app:app",
+        clientapp="coinflower.client.app:app",
         config={"settings": str(cluster.settings)},
     )
     with contextlib.ExitStack() as stack:
@@ -153,7 +158,7 @@ def _machine(folder, authority, kinds, taps, policies):
         for kind, tap, policy in zip(kinds, taps, policies, strict=True)
     ]
     program = Path(__file__).parent / "machine.py"
-    environment = {**os.environ, "FLWR_HOME": str(folder / "flwr")}
+    environment = {**os.environ, "FLWR_HOME": str(folder / "flwr"), "PYTHONPATH": str(_ROOT)}
     with (folder / "machine.log").open("ab") as log:
         command = [sys.executable, str(program), str(authority), str(folder / _IDS), *nodes]
         guard = start_guarded(command, env=environment, log=log)

@@ -4,9 +4,17 @@ import pickle
 from dataclasses import dataclass
 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from listening_superlink import FETCHED, HEARTBEAT, MESSAGE, OBJECT, POLL, RUNTIME, TRAFFIC
 
-from protocol import messages
+from coinflower.protocol import messages
+from tests.wire.listening_superlink import (
+    FETCHED,
+    HEARTBEAT,
+    MESSAGE,
+    OBJECT,
+    POLL,
+    RUNTIME,
+    TRAFFIC,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

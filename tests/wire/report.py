@@ -8,11 +8,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from judge import judge
-from observed import observe
-from views import co_client_view, network_view, server_view
-
-from protocol.terms import Mode
+from coinflower.protocol.terms import Mode
+from tests.wire.judge import judge
+from tests.wire.observed import observe
+from tests.wire.views import co_client_view, network_view, server_view
 
 CLIENTS = 4
 _LEAKS = ("early reply", "shared filler", "bare filler")

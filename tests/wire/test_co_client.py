@@ -3,13 +3,13 @@
 import time
 
 import pytest
-from co_client import COINS, StockSuperlink, guesses, scene
 from flwr.app import ConfigRecord, RecordDict
 
-from accounting.ledger_echo import NO_TOKEN
-from client.participant import Participant
-from deploy.superlink import Superlink
-from protocol import messages
+from coinflower.accounting.ledger.echo import NO_TOKEN
+from coinflower.client.participant import Participant
+from coinflower.deploy.flower.superlink import Superlink
+from coinflower.protocol import messages
+from tests.wire.co_client import COINS, StockSuperlink, guesses, scene
 
 # What answers would hold if nobody had thought of salt.
 NO_SALT = b""

@@ -1,8 +1,9 @@
 """The classifier that is to find leaks: it finds small ones, and none where there is none."""
 
 import numpy as np
-from judge import judge
-from views import View
+
+from tests.wire.judge import judge
+from tests.wire.views import View
 
 
 def view_of(effect):

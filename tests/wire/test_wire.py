@@ -1,11 +1,11 @@
 """What clients in mode untrusted put on the wire; ``make wire`` tries to read their coins."""
 
 import pytest
-from observed import observe
-from views import co_client_view, network_view, server_view
 
-from protocol import messages
-from protocol.terms import Mode
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Mode
+from tests.wire.observed import observe
+from tests.wire.views import co_client_view, network_view, server_view
 
 ROUNDS = 10
 

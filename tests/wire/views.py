@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-from observed import NOISE_MULTIPLIER
 
-from learning.lattice import lattice_cell
-from protocol import messages
+from coinflower.learning.noise import lattice_cell
+from coinflower.protocol import messages
+from tests.wire.observed import NOISE_MULTIPLIER
 
 # So many coordinates are looked up among all other messages.
 _LOOKED_UP = 32

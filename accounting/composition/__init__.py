@@ -1,0 +1,1 @@
+"""Many rounds: composition, calibration, and how tight the bound is."""

@@ -1,0 +1,192 @@
+"""From a wish to the terms that meet it: least noise, most rounds, the best split of p and q.
+
+Every answer is conservative: it meets the target by the same computation that reports ε.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from coinflower.accounting import validation
+from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.composition.compose import delta_after, epsilon_after
+
+LEAST_SIGMA = 0.01
+MOST_SIGMA = 1e6
+MOST_ROUNDS = 10_000_000
+# Answers lie at most this far (relatively) above the least noise that meets the target; a single
+# round needs no composition and costs next to nothing.
+_PRECISION = 5e-4
+_PRECISION_ONE_ROUND = 1e-8
+# The computed loss is uneven by a few roundings; further than this nobody need look.
+_MOST_STEPS_DOWN = 16
+
+
+class CalibrationError(ValueError):
+    """The target cannot be met; the message says why."""
+
+
+def least_sigma(
+    scheme: type[Scheme], *, p: float, q: float, d: int, epsilon: float, delta: float, rounds: int
+) -> float:
+    """Return the least noise multiplier that keeps ``rounds`` rounds within (ε, δ).
+
+    Args:
+        scheme: The analysis to calibrate by.
+        p: Participation probability.
+        q: Local sampling rate.
+        d: Data-set size.
+        epsilon: Wanted ε for all rounds together.
+        delta: At this δ.
+        rounds: Number of rounds.
+
+    Returns:
+        A noise multiplier that meets the target, within 0.1 % of the least.
+
+    Raises:
+        CalibrationError: No noise multiplier up to 10⁶ meets the target.
+    """
+    validation.require_epsilon(epsilon)
+    validation.require_delta(delta)
+    validation.require_count("rounds", rounds, least=1)
+
+    def shortfall(log_sigma: float) -> float:
+        """Return how far, in logarithms, the loss is above the target; falls with the noise."""
+        terms = scheme(p=p, q=q, d=d, noise_multiplier=math.exp(log_sigma))
+        if rounds == 1:
+            return math.log(max(terms.delta(epsilon), 1e-300) / delta)
+        if epsilon == 0:
+            return math.log(max(delta_after([(terms, rounds)], 0.0), 1e-300) / delta)
+        return math.log(max(epsilon_after([(terms, rounds)], delta), 1e-300) / epsilon)
+
+    high = 0.0
+    while not shortfall(high) <= 0:
+        high += math.log(4)
+        if high > math.log(MOST_SIGMA):
+            raise CalibrationError(
+                f"No noise multiplier up to {MOST_SIGMA:g} keeps {rounds} rounds within epsilon = "
+                f"{epsilon:g} at delta = {delta:g} (p = {p:g}, q = {q:g}): allow a larger epsilon "
+                "or delta, fewer rounds, or sample less."
+            )
+    least = math.log(LEAST_SIGMA)
+    low = high - math.log(4)
+    while shortfall(low) <= 0:
+        if low == least:
+            return LEAST_SIGMA
+        high, low = low, max(low - math.log(4), least)
+    precision = _PRECISION_ONE_ROUND if rounds == 1 else _PRECISION
+    return math.exp(_least_zero(shortfall, low, high, precision))
+
+
+def _least_zero(
+    shortfall: Callable[[float], float], low: float, high: float, precision: float
+) -> float:
+    """Return a point where ``shortfall`` is not positive, within ``precision`` of its zero."""
+    from scipy import optimize
+
+    root = float(optimize.brentq(shortfall, low, high, xtol=precision / 4, rtol=1e-12))
+    # Near its zero the computed loss may be uneven by a rounding: step up to where it is met,
+    # down while it still is.
+    step = precision / 2
+    while not shortfall(root) <= 0:
+        root, step = root + step, 2 * step
+        if root >= high:  # where the target is met, as the search began with it
+            return high
+    for _ in range(_MOST_STEPS_DOWN):
+        if not (root - precision / 2 > low and shortfall(root - precision / 2) <= 0):
+            break
+        root -= precision / 2
+    return root
+
+
+def most_rounds(terms: Scheme, *, epsilon: float, delta: float) -> int:
+    """Return the most rounds of ``terms`` that stay within (ε, δ).
+
+    Raises:
+        CalibrationError: Not even one round fits, or more than ten million would.
+    """
+    validation.require_epsilon(epsilon)
+    validation.require_delta(delta)
+
+    def fits(rounds: int) -> bool:
+        return epsilon_after([(terms, rounds)], delta) <= epsilon
+
+    if not fits(1):
+        raise CalibrationError(
+            f"Not even one round fits: it costs epsilon = {terms.epsilon(delta):.6g} at delta = "
+            f"{delta:g}, and epsilon = {epsilon:g} is allowed; use more noise or sample less."
+        )
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+        if low > MOST_ROUNDS:
+            raise CalibrationError(
+                f"More than {MOST_ROUNDS:,} rounds fit within epsilon = {epsilon:g} at delta = "
+                f"{delta:g}; there is no limit worth computing: use less noise or a smaller budget."
+            )
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """One way to reach a mean batch size: p and q, and the least noise they need."""
+
+    p: float
+    q: float
+    sigma: float
+    epsilon: float
+
+
+def splits_for_batch(
+    scheme: type[Scheme],
+    *,
+    batch_size: float,
+    clients: int,
+    d: int,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    largest_p: float = 1.0,
+    count: int = 7,
+) -> list[Split]:
+    """Return splits of p·q = batch_size/(clients·d), the one that needs the least noise first.
+
+    Args:
+        scheme: The analysis to calibrate by.
+        batch_size: Wanted mean number of samples in a round.
+        clients: Number of clients.
+        d: Samples of each client.
+        epsilon: Wanted ε for all rounds.
+        delta: At this δ.
+        rounds: Number of rounds.
+        largest_p: How often a client can take part at most.
+        count: How many splits to try, from the largest p to q = 1, evenly in log p.
+
+    Raises:
+        CalibrationError: The batch is larger than what the clients can give.
+    """
+    validation.require_positive("batch size", batch_size)
+    validation.require_count("clients", clients, least=1)
+    validation.require_count("d", d, least=1)
+    validation.require_probability("largest p", largest_p)
+    rate = batch_size / (clients * d)
+    if rate > largest_p:
+        raise CalibrationError(
+            f"A mean batch of {batch_size:g} needs p·q = {rate:g}, more than the largest p = "
+            f"{largest_p:g} gives with q = 1: the clients hold {clients * d} samples in all."
+        )
+    found = []
+    for p in np.unique(np.geomspace(largest_p, rate, count).clip(rate, largest_p)).tolist():
+        q = min(1.0, rate / p)
+        sigma = least_sigma(scheme, p=p, q=q, d=d, epsilon=epsilon, delta=delta, rounds=rounds)
+        terms = scheme(p=p, q=q, d=d, noise_multiplier=sigma)
+        spent = epsilon_after([(terms, rounds)], delta)
+        found.append(Split(p=p, q=q, sigma=sigma, epsilon=spent))
+    return sorted(found, key=lambda split: split.sigma)

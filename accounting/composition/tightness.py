@@ -1,0 +1,169 @@
+"""How tight a certified figure is: what a concrete data set is known to lose."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coinflower.accounting.analyses.mixture_pairs import aligned_pair, planar_cells
+from coinflower.accounting.analyses.realised import (
+    CANCELLATION,
+    Realised,
+    aligned,
+    realised_delta,
+    realised_epsilon,
+)
+from coinflower.accounting.analyses.schemes import Direction, Scheme
+from coinflower.accounting.composition.calibration import LEAST_SIGMA
+from coinflower.accounting.composition.optimistic import LeastSum, least_sum
+
+Array = npt.NDArray[np.float64]
+# Noise to the cells of outputs of one round.
+Cells = Callable[[float], tuple[Array, Array]]
+
+_ANGLES = (0.25, 0.6, 0.95, 1.3)
+# With less noise a grid is long, and a gradient across the others loses as much as any.
+_SEARCHED_FROM = 0.3
+# The δ that a lattice is made for when it is δ that is looked for.
+_LIKELY_DELTA = 1e-9
+
+
+def realised_epsilon_after(terms: Scheme, rounds: int, delta: float) -> float:
+    """Return a lower bound on the worst-case ε at ``delta`` after ``rounds`` rounds.
+
+    One round: the best geometry found. More rounds: the best of a few geometries, each held
+    through all rounds, which a data set of constant gradients does; no loss is rounded up.
+
+    Args:
+        terms: p, q, d and noise of a round; the analysis plays no part.
+        rounds: At least 0.
+        delta: In (0, 1).
+
+    Returns:
+        ε that no honest analysis can go below.
+    """
+    if terms.noise_multiplier < LEAST_SIGMA or rounds == 0:
+        return 0.0
+    if rounds > 1:
+        return max(least.epsilon(delta) for least in _composed(terms, rounds, delta))
+    if terms.noise_multiplier >= _SEARCHED_FROM:
+        return realised_epsilon(terms, delta, start=terms.epsilon(delta))[0]
+    return max(pair.epsilon(delta + CANCELLATION) for pair in _quiet_pairs(terms))
+
+
+def realised_delta_after(terms: Scheme, rounds: int, epsilon: float) -> float:
+    """Return a lower bound on the worst-case δ at ``epsilon`` after ``rounds`` rounds."""
+    if terms.noise_multiplier < LEAST_SIGMA or rounds == 0:
+        return 0.0
+    if rounds > 1:
+        return max(least.delta(epsilon) for least in _composed(terms, rounds, _LIKELY_DELTA))
+    if terms.noise_multiplier >= _SEARCHED_FROM:
+        return realised_delta(terms, epsilon)[0]
+    return max(0.0, *(pair.delta(epsilon) - CANCELLATION for pair in _quiet_pairs(terms)))
+
+
+def realised_sigma_after(terms: Scheme, rounds: int, epsilon: float, delta: float) -> float:
+    """Return a noise multiplier at which a concrete data set still loses (ε, δ) or more.
+
+    Args:
+        terms: p, q, d, and as noise the most that could be needed, e.g. the certified one.
+        rounds: At least 1.
+        epsilon: At least 0.
+        delta: In (0, 1).
+
+    Returns:
+        Noise that is too little for (ε, δ); the geometry is searched for noise to a thousandth for
+        one round and to a hundredth for more, and for one round what the best one found needs is
+        exact. 0 if even hardly any noise may be enough.
+    """
+    most = terms.noise_multiplier
+    if rounds > 1:
+
+        def lost(cells: Cells, sigma: float) -> float:
+            base, gain = cells(sigma)
+            return least_sum(base, gain, rounds, delta).delta(epsilon)
+
+        # One geometry for all noise levels is a lower bound, too, and composing takes time.
+        held = max(_held(terms), key=lambda cells: lost(cells, most))
+
+        return _last_noise(lambda sigma: lost(held, sigma) >= delta, most, precision=1e-2)
+
+    def is_found(sigma: float) -> bool:
+        changed = replace(terms, noise_multiplier=sigma)
+        return realised_delta_after(changed, 1, epsilon) >= delta
+
+    low = _last_noise(is_found, most, precision=1e-3)
+    if low < _SEARCHED_FROM:
+        return low
+    _, found = realised_delta(replace(terms, noise_multiplier=low), epsilon)
+    for pair in (aligned(terms), found):
+
+        def is_lost(sigma: float, pair: Scheme = pair) -> bool:
+            changed = replace(pair, noise_multiplier=sigma)
+            return changed.delta(epsilon) - CANCELLATION >= delta
+
+        if is_lost(low):
+            low = _last_noise(is_lost, most, precision=1e-9, reached=low)
+    return low
+
+
+def _last_noise(
+    is_reached: Callable[[float], bool], most: float, *, precision: float, reached: float = 0.0
+) -> float:
+    """Return the most noise up to ``most`` at which something is reached, 0 if it never is.
+
+    Args:
+        is_reached: Holds up to some noise.
+        most: Where to start.
+        precision: How close to come, relatively.
+        reached: Noise at which it is known to hold.
+    """
+    low = high = most
+    while not is_reached(low):
+        low, high = max(low / 2, reached), low
+        if low < LEAST_SIGMA:
+            return 0.0
+    while high > (1 + precision) * low:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if is_reached(middle) else (low, middle)
+    return low
+
+
+def _quiet_pairs(terms: Scheme) -> Iterator[Scheme]:
+    yield aligned(terms)
+    yield Realised.of(terms, angle=math.pi / 2)
+
+
+def _held(terms: Scheme) -> Iterator[Cells]:
+    """Return, for each geometry, how one round's cells of outputs depend on the noise."""
+    setting: dict[str, Any] = {"p": terms.p, "q": terms.q, "d": terms.d}
+
+    def along(sigma: float) -> tuple[Array, Array]:
+        pair = aligned_pair(**setting, sigma=sigma, cap=math.inf, direction=Direction.REMOVE)
+        return pair.cells()
+
+    def against(sigma: float) -> tuple[Array, Array]:
+        pair = aligned_pair(**setting, sigma=sigma, cap=math.inf, direction=Direction.ADD)
+        base, gain = pair.cells()
+        return base + gain, -gain
+
+    yield along
+    yield against
+    for angle in _ANGLES if terms.noise_multiplier >= _SEARCHED_FROM else (math.pi / 2,):
+        yield functools.partial(_planar, setting, angle)
+
+
+def _planar(setting: dict[str, Any], angle: float, sigma: float) -> tuple[Array, Array]:
+    return planar_cells(**setting, sigma=sigma, angle=angle)
+
+
+def _composed(terms: Scheme, rounds: int, delta: float) -> Iterator[LeastSum]:
+    for cells in _held(terms):
+        base, gain = cells(terms.noise_multiplier)
+        yield least_sum(base, gain, rounds, delta)

@@ -1,0 +1,1 @@
+"""The durable record of what a data set has spent."""

@@ -1,0 +1,306 @@
+"""The ledger's SQLite file: making, opening, and the chain of hashes.
+
+The file keeps a rollback journal and is synced on every commit: when a commit returns, the file by
+itself holds everything. A copy of it that was taken in the middle of a write is found by
+verification, since entries, their index and their sums lie in different places. Ledgers of format 1
+kept a write-ahead log instead, beside which the file alone looks whole and is not;
+`coinflower.accounting.ledger.conversion` ends that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from coinflower.accounting.ledger.layout import (
+    APPLICATION_ID,
+    FORMAT,
+    LAYOUT,
+    LOGGED_AHEAD,
+)
+
+_BUSY_SECONDS = 60.0
+_LEAST_ROOM = 1 << 16  # bytes; a charge changes a few pages, which the journal holds once more
+_CHAIN = 1  # how hashes are made; has not changed with the file's format
+_FULL = "the disk is full; free some space"
+_READ_ONLY = "the file or its folder is read-only; make it writable for this user"
+
+NOTHING_CHARGED = "Nothing was charged."
+KEEP_IT = (
+    "Keep the file. A backup that misses rounds understates what was spent: unless one is known to "
+    "be complete, count the budget as spent (docs/data-owners.md)."
+)
+
+
+class LedgerError(Exception):
+    """The ledger could not do what was asked. The message says why, and what that means."""
+
+
+class LedgerCorruptError(LedgerError):
+    """The file is not what this program wrote: truncated, edited, or not a ledger at all."""
+
+
+def now() -> str:
+    """Return the time as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def create_file(path: Path, data_set: str) -> None:
+    """Write an empty ledger for ``data_set``; all of it appears under ``path``, or nothing.
+
+    Raises:
+        LedgerError: Something lies at ``path`` already, or it cannot be written.
+    """
+    if not data_set:
+        raise LedgerError("A ledger needs the name of the data set that it guards.")
+    for remnant in (beside(path, "-journal"), beside(path, "-wal")):
+        if not path.exists() and _holds_changes(remnant):
+            raise LedgerError(
+                f"{remnant} belongs to a ledger that lay here and was never closed; put that "
+                "ledger back, or this file somewhere else."
+            )
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        connection = sqlite3.connect(draft, isolation_level=None)
+        try:
+            connection.execute("PRAGMA synchronous = EXTRA")
+            connection.executescript(LAYOUT)
+            connection.executemany(
+                "INSERT INTO about VALUES (?, ?)",
+                [
+                    ("data_set", data_set),
+                    ("created", now()),
+                    ("salt", secrets.token_hex(16)),
+                    *identity(),
+                ],
+            )
+        finally:
+            connection.close()
+        os.link(draft, path)
+        sync_folder(path.parent)
+    except FileExistsError:
+        raise LedgerError(f"{path} exists already; a ledger is never overwritten.") from None
+    except (OSError, sqlite3.Error) as error:
+        raise LedgerError(f"The ledger {path} could not be created: {error}.") from None
+    finally:
+        for leftover in (draft, beside(draft, "-journal")):
+            leftover.unlink(missing_ok=True)
+
+
+def identity() -> list[tuple[str, str]]:
+    """Return what tells a ledger from all others: a public name, and a key that it alone has."""
+    return [("id", secrets.token_hex(16)), ("key", secrets.token_hex(32))]
+
+
+def beside(path: Path, ending: str) -> Path:
+    """Return where SQLite keeps a file that belongs to a ledger."""
+    real = path.resolve()
+    return real.with_name(real.name + ending)
+
+
+def _holds_changes(remnant: Path) -> bool:
+    """Whether SQLite would take something from this file; a journal that is done begins with 0."""
+    try:
+        with remnant.open("rb") as file:
+            return file.read(1) not in (b"", b"\0")
+    except OSError:
+        return False
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable which names a folder holds."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    """Open the file and check that it is a ledger of a version we know.
+
+    Raises:
+        LedgerError: The file is missing, not readable, or of a newer version.
+        LedgerCorruptError: The file is empty, truncated or not a ledger.
+    """
+    if not path.is_file():
+        raise LedgerError(
+            f"There is no ledger at {path}. If this data set never had one, create it; if it had, "
+            "find the file: without it nobody knows what was already spent."
+        )
+    if path.stat().st_size == 0:
+        raise LedgerCorruptError(f"The ledger {path} is an empty file. {KEEP_IT}")
+    with explained(path, "" if read_only else NOTHING_CHARGED):
+        connection = _to_look(path) if read_only else _connection(path, "rw")
+        try:
+            version = _check_kind(connection, path)
+            (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+            if mode == "wal" and version != LOGGED_AHEAD:
+                raise untrusted(
+                    path,
+                    "another program made it keep a write-ahead log, without which the file alone "
+                    'may miss entries; with all clients stopped, undo it by "PRAGMA journal_mode = '
+                    'DELETE"',
+                )
+            if not read_only:
+                _require_room(path)
+                connection.execute("PRAGMA synchronous = EXTRA")
+                if version != LOGGED_AHEAD:
+                    keep_journal(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _to_look(path: Path) -> sqlite3.Connection:
+    """Connect without the means to write entries.
+
+    Where this user may write, SQLite may still undo what a killed process left half written.
+    """
+    writable = os.access(path, os.W_OK) and os.access(path.resolve().parent, os.W_OK)
+    connection = _connection(path, "rw" if writable else "ro")
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA schema_version")
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if writable or "unable to open" not in str(error) or beside(path, "-wal").exists():
+            raise
+        # Format 1 in a folder where no log can be made, but none is there to be read either.
+        return _connection(path, "ro&immutable=1")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connection(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"file:{_quoted(path)}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        timeout=_BUSY_SECONDS,
+        check_same_thread=False,
+    )
+
+
+def keep_journal(connection: sqlite3.Connection, path: Path) -> None:
+    """Undo by a journal that stays; each commit syncs its end, so nothing comes back after a crash.
+
+    Deleting it instead would have to sync the folder with every commit.
+    """
+    (mode,) = connection.execute("PRAGMA journal_mode = PERSIST").fetchone()
+    if mode != "persist":
+        raise LedgerError(
+            f"The ledger {path} cannot keep a journal there (SQLite stays in mode {mode!r}); put "
+            f"it on a local disk. {NOTHING_CHARGED}"
+        )
+
+
+def _require_room(path: Path) -> None:
+    """Refuse a disk so full that the next charge might fail."""
+    if _disk_trouble(path.resolve().parent) == _FULL:
+        raise LedgerError(f"The ledger {path} failed: {_FULL}. {NOTHING_CHARGED}")
+
+
+def _quoted(path: Path) -> str:
+    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+def _check_kind(connection: sqlite3.Connection, path: Path) -> int:
+    (kind,) = connection.execute("PRAGMA application_id").fetchone()
+    version = format_of(connection)
+    if kind != APPLICATION_ID:
+        raise LedgerCorruptError(f"{path} is not a ledger.")
+    if version < 1:
+        raise LedgerCorruptError(f"{path} has format {version}, which no ledger ever had.")
+    if version > FORMAT:
+        raise LedgerError(
+            f"The ledger {path} has format {version}, this program knows up to {FORMAT}: "
+            "use a newer Coinflower."
+        )
+    return version
+
+
+def format_of(connection: sqlite3.Connection) -> int:
+    """Return the number of the file's format."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+@contextlib.contextmanager
+def explained(path: Path, consequence: str = "") -> Iterator[None]:
+    """Turn SQLite's errors into sentences for people, the last of which says what follows."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        text = str(error)
+        if "full" in text:
+            reason = _FULL
+        elif "readonly" in text or "read-only" in text:
+            reason = _READ_ONLY
+        elif "locked" in text:
+            reason = f"another process has held it for {_BUSY_SECONDS:.0f} s"
+        elif "unable to open" in text:
+            reason = "it cannot be opened; check the permissions of the file and its folder"
+        elif "disk I/O" in text:
+            reason = _disk_trouble(path.resolve().parent) or text
+        elif isinstance(error, sqlite3.IntegrityError):
+            reason = text
+        elif isinstance(error, sqlite3.DatabaseError) and not isinstance(
+            error, sqlite3.OperationalError
+        ):
+            raise _damaged(path, text, consequence) from None
+        else:
+            reason = text
+        raise LedgerError(f"The ledger {path} failed: {reason}. {consequence}".rstrip()) from None
+    except UnicodeDecodeError:  # of SQLite's own message, which quotes what it could not read
+        raise _damaged(path, "it holds bytes that are no text", consequence) from None
+
+
+def _damaged(path: Path, reason: str, consequence: str) -> LedgerCorruptError:
+    return LedgerCorruptError(
+        f"The ledger {path} is damaged ({reason}). {KEEP_IT} {consequence}".rstrip()
+    )
+
+
+def untrusted(path: Path, what: str) -> LedgerCorruptError:
+    """Return the error of a file that can be read but is not what was written."""
+    return LedgerCorruptError(f"The ledger {path} cannot be trusted: {what}. {KEEP_IT}")
+
+
+def _disk_trouble(folder: Path) -> str:
+    """Say what is wrong with a disk that SQLite only calls an error; empty if nothing shows."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:  # the folder is gone
+        return ""
+    if disk.f_bavail * disk.f_frsize < _LEAST_ROOM:
+        return _FULL
+    return "" if os.access(folder, os.W_OK) else _READ_ONLY
+
+
+def genesis(about: dict[str, str]) -> str:
+    """Return the hash before the first entry, which seals what the file says about itself."""
+    return _digest(
+        ["coinflower ledger", _CHAIN, about["data_set"], about["created"], about["salt"]]
+    )
+
+
+def chained(previous: str, row: tuple[object, ...]) -> str:
+    """Return the hash of an entry (all its columns but the hash) and of everything before it."""
+    return _digest([previous, *row])
+
+
+def _digest(parts: list[object]) -> str:
+    text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,476 @@
+"""The privacy ledger of one data set: durable, append-only, and never forgetful.
+
+All experiments and servers that ever touch the data set add up in one SQLite file. An experiment
+first *commits*: its planned rounds must fit the owner's budget on top of all that was charged and
+committed before. Then every round is *charged*, and the coin is flipped in the same transaction:
+what the coin said exists only once the charge is on disk. Charging the same round again returns the
+recorded coin and costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from coinflower.accounting import validation
+from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.coin import CoinSource, SecureCoin
+from coinflower.accounting.ledger import echo as ledger_echo
+from coinflower.accounting.ledger import file as ledger_file
+from coinflower.accounting.ledger import rows as ledger_rows
+from coinflower.accounting.ledger import stops as ledger_stops
+from coinflower.accounting.ledger.backup import backup_made
+from coinflower.accounting.ledger.conversion import convert
+from coinflower.accounting.ledger.entries import Budget, Entry, Tally, terms_to_json
+from coinflower.accounting.ledger.file import NOTHING_CHARGED, LedgerError
+from coinflower.accounting.ledger.layout import LOGGED_AHEAD
+from coinflower.accounting.ledger.place import Place
+from coinflower.accounting.ledger.prices import KEPT_BACK, Prices
+from coinflower.accounting.ledger.testimony import SetBackError, Testimony, require_seen, testify
+from coinflower.accounting.ledger.verification import Verification, verify_file
+from coinflower.accounting.ledger.witness import Witness
+
+# A price is computed without holding up others; if they commit meanwhile, it is computed anew.
+_MOST_PRICINGS = 5
+
+
+class BudgetExceededError(LedgerError):
+    """The owner's budget does not allow what was asked."""
+
+
+class Ledger:
+    """An open ledger. Use `create` once per data set, `open` ever after."""
+
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        coins: CoinSource | None = None,
+        place: Place | None = None,
+    ) -> None:
+        self.path = path
+        self._place = place
+        self._witness: Witness | None = None
+        self._seen: Testimony | None = None
+        self._connection = connection
+        self._coins = coins or SecureCoin()
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._answered_with_seeds: frozenset[str] = frozenset()
+
+    @classmethod
+    def create(cls, path: Path, data_set: str, *, coins: CoinSource | None = None) -> Self:
+        """Write a new ledger for ``data_set`` and open it; refuse if anything is at ``path``."""
+        ledger_file.create_file(Path(path), data_set)
+        return cls.open(path, coins=coins)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        data_set: str | None = None,
+        coins: CoinSource | None = None,
+        witness: Path | None = None,
+        read_only: bool = False,
+    ) -> Self:
+        """Open and verify an existing ledger; a missing or damaged one is an error.
+
+        Args:
+            path: The file.
+            data_set: If given, the name that the ledger must bear.
+            coins: Where coins come from; secure ones by default.
+            witness: Where the last entry is noted, too, before a coin's outcome leaves.
+            read_only: For looking only.
+        """
+        path = Path(path)
+        connection = ledger_file.connect(path, read_only=read_only)
+        try:
+            ledger = cls(path, connection, coins, None if read_only else Place.of(path))
+            entries = ledger.verify().entries
+            if data_set is not None and ledger.data_set != data_set:
+                raise LedgerError(
+                    f"The ledger {path} belongs to data set {ledger.data_set!r}, not {data_set!r}."
+                )
+            if not read_only:
+                ledger._begin(entries, witness)
+        except BaseException:
+            connection.close()
+            raise
+        return ledger
+
+    def _begin(self, entries: int, witness: Path | None) -> None:
+        """Make a verified ledger ready for charges, or refuse it."""
+        made = backup_made(self._connection, self.path)
+        if made is not None:
+            raise LedgerError(
+                f"{self.path} is a backup, made at {made}, and takes no charge. If the ledger is "
+                f'lost, "coinflower ledger adopt {self.path}" says what follows.'
+            )
+        with ledger_file.explained(self.path, NOTHING_CHARGED):
+            convert(self._connection, self.path, entries)
+        if witness is not None:
+            self._take_witness(witness)
+
+    def _take_witness(self, path: Path, *, anew: bool = False) -> None:
+        witness = Witness(path)
+        with self._transaction(NOTHING_CHARGED):
+            witness.confirm(self._connection, self.path, anew=anew)
+        self._witness = witness
+
+    def bear_witness(self, path: Path) -> None:
+        """Keep a witness at ``path`` from now on, a new one if there is none.
+
+        Raises:
+            LedgerError: There is one that has seen another or a newer ledger.
+        """
+        self._take_witness(path, anew=True)
+
+    def echo(self) -> bytes:
+        """Return a sealed note of the last entry, for a server to keep and send back."""
+        with self.snapshot():
+            key = ledger_rows.read_about(self._connection, self.path)["key"]
+            return ledger_echo.seal(testify(self._connection, self.path), key)
+
+    def heed(self, token: object) -> None:
+        """Stop this ledger for good if it lacks what an echo of its own speaks of.
+
+        Raises:
+            SetBackError: It was set back.
+        """
+        try:
+            with self.snapshot():
+                about = ledger_rows.read_about(self._connection, self.path)
+                seen = ledger_echo.unseal(token, about["id"], about["key"])
+                if seen is not None:
+                    require_seen(self._connection, self.path, seen, "a server")
+        except SetBackError:
+            ledger_stops.stop_set_back(self.path)
+            raise
+
+    def require_witnessed(self, path: Path) -> None:
+        """Refuse a ledger that lacks what the witness at ``path`` has seen."""
+        with self.snapshot():
+            Witness(path).look(self._connection, self.path)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def data_set(self) -> str:
+        """Name of the data set that this ledger guards."""
+        return ledger_rows.read_about(self._connection, self.path)["data_set"]
+
+    @property
+    def caveat(self) -> str:
+        """What to know before trusting the figures; empty if nothing."""
+        made = self.backup_made
+        if made is not None:
+            return f"This is a backup, made at {made}: whatever was charged since is not in it."
+        found = ledger_stops.read_stops(self.path).set_back_since
+        if found is not None:
+            return (
+                f"This ledger was found at {found} to be set back to an older copy; its figures "
+                "are too small, and it takes no charge."
+            )
+        if ledger_file.format_of(self._connection) == LOGGED_AHEAD:
+            return (
+                "This ledger has an older format. If the file was copied while a client ran, it "
+                "may miss entries."
+            )
+        return ""
+
+    @property
+    def backup_made(self) -> str | None:
+        """When this file was made as a backup; None if it is a ledger."""
+        return backup_made(self._connection, self.path)
+
+    def commit(self, experiment: str, terms: Scheme, rounds: int, budget: Budget) -> None:
+        """Reserve ``rounds`` rounds of ``terms`` for an experiment, if the budget allows them.
+
+        Committing again with the same terms is free; with more rounds it reserves the difference.
+
+        Raises:
+            BudgetExceededError: Charged, committed and new rounds together exceed the budget.
+            LedgerError: Terms that are no upper bound, or others than committed before.
+        """
+        validation.require_count("rounds", rounds, least=1)
+        if not experiment:
+            raise LedgerError("An experiment needs a name.")
+        if not terms.is_chargeable:
+            raise LedgerError(
+                f"Scheme {terms.name!r} is not an upper bound of what a client loses, so a ledger "
+                "does not take it; use 'certified', 'wcs' or 'ols'."
+            )
+        text = terms_to_json(terms)
+        for _ in range(_MOST_PRICINGS):
+            seen = self.tallies()
+            tally = next((each for each in seen if each.experiment == experiment), None)
+            if tally is not None and tally.terms != terms:
+                raise LedgerError(
+                    f"Experiment {experiment!r} is in this ledger with other terms "
+                    f"({terms_to_json(tally.terms)}); a new experiment needs a new name."
+                )
+            committed = tally.committed if tally else 0
+            if rounds <= committed:
+                return
+            self._require_budget(seen, terms, rounds - committed, budget)
+            with self._transaction(NOTHING_CHARGED):
+                if _commitments(self.tallies()) != _commitments(seen):
+                    continue
+                self._append("commit", experiment, terms, rounds=rounds)
+                self._connection.execute(
+                    "INSERT INTO tallies VALUES (?, ?, ?, 0, 0, ?) ON CONFLICT (experiment) DO "
+                    "UPDATE SET committed = excluded.committed, secure = min(secure, "
+                    "excluded.secure)",
+                    (experiment, text, rounds, not self._coins.insecure),
+                )
+            return
+        raise LedgerError(
+            f"The ledger {self.path} was changed by others {_MOST_PRICINGS} times while rounds "
+            f"were priced; ask again. {NOTHING_CHARGED}"
+        )
+
+    def charge(self, experiment: str, round_: int) -> bool:
+        """Charge one round and return its coin; see `charge_all`."""
+        return self.charge_all(experiment, [round_])[0]
+
+    def charge_all(self, experiment: str, rounds: Sequence[int]) -> list[bool]:
+        """Charge the rounds in one transaction and return their coins.
+
+        A round that was charged before costs nothing and returns the coin recorded then.
+
+        Raises:
+            BudgetExceededError: More rounds than the experiment committed.
+            LedgerError: The charge could not be made durable; no coin was flipped.
+        """
+        for round_ in rounds:
+            validation.require_count("round", round_, least=1)
+        with self._transaction(NOTHING_CHARGED):
+            tally = ledger_rows.tally_of(self._connection, experiment)
+            if tally is None:
+                raise BudgetExceededError(
+                    f"Experiment {experiment!r} committed no rounds to this ledger, so none may be "
+                    "charged."
+                )
+            recorded = {
+                round_: ledger_rows.coin_of(self._connection, experiment, round_)
+                for round_ in rounds
+            }
+            new = [round_ for round_, coin in recorded.items() if coin is None]
+            if tally.charged + len(new) > tally.committed:
+                raise BudgetExceededError(
+                    f"Experiment {experiment!r} committed {tally.committed} rounds, of which "
+                    f"{tally.charged} are charged; {len(new)} more are refused."
+                )
+            for round_ in new:
+                recorded[round_] = self._charge(tally, round_)
+            self._connection.execute(
+                "UPDATE tallies SET charged = charged + ?, joined = joined + ?, "
+                "secure = min(secure, ?) WHERE experiment = ?",
+                (
+                    len(new),
+                    sum(bool(recorded[round_]) for round_ in new),
+                    not (new and self._coins.insecure),
+                    experiment,
+                ),
+            )
+        return [bool(recorded[round_]) for round_ in rounds]
+
+    def claim_answer(self, experiment: str, round_: int) -> bool:
+        """Return True the first time only, so that a round is answered at most once, ever."""
+        with self._transaction("The round stays charged and is not answered."):
+            tally = ledger_rows.tally_of(self._connection, experiment)
+            if tally is None or ledger_rows.coin_of(self._connection, experiment, round_) is None:
+                raise LedgerError(f"Round {round_} of {experiment!r} was never charged.")
+            if ledger_rows.was_answered(self._connection, experiment, round_):
+                return False
+            self._append("answer", experiment, tally.terms, round_=round_)
+            if self._coins.insecure:  # then so is the noise of the answer
+                self._connection.execute(
+                    "UPDATE tallies SET secure = 0 WHERE experiment = ?", (experiment,)
+                )
+            return True
+
+    def release(self, experiment: str) -> None:
+        """Give back the committed rounds that were not charged; what was charged stays."""
+        with self._transaction("No round was given back."):
+            tally = ledger_rows.tally_of(self._connection, experiment)
+            if tally is None or tally.committed == tally.charged:
+                return
+            self._append("release", experiment, tally.terms, rounds=tally.charged)
+            self._connection.execute(
+                "UPDATE tallies SET committed = charged WHERE experiment = ?", (experiment,)
+            )
+
+    def spent(self, delta: float) -> float:
+        """Return ε at ``delta`` of every round ever charged."""
+        return self._prices.spent(self.tallies(), delta)
+
+    def committed(self, delta: float) -> float:
+        """Return ε at ``delta`` once every committed round has been charged, too."""
+        return self._prices.committed(self.tallies(), delta)
+
+    def would_exceed(self, terms: Scheme, rounds: int, epsilon: float, delta: float) -> bool:
+        """Return whether ``rounds`` more of ``terms`` would take the data set beyond (ε, δ)."""
+        return self._would_exceed(
+            self.tallies(), terms, rounds, Budget(epsilon=epsilon, delta=delta)
+        )
+
+    def _would_exceed(
+        self, tallies: Sequence[Tally], terms: Scheme, rounds: int, budget: Budget
+    ) -> bool:
+        if budget.epsilon == 0:
+            return rounds > 0
+        price = self._prices.committed(tallies, budget.delta, more=[(terms, rounds)])
+        kept_back = 0.0 if self._prices.are_few(tallies) else KEPT_BACK
+        return not price * (1 + kept_back) <= budget.epsilon
+
+    @functools.cached_property
+    def _prices(self) -> Prices:
+        about = ledger_rows.read_about(self._connection, self.path)
+        path = self.path.with_name(f"{self.path.name}.prices")
+        return Prices(path, about["salt"], writable=self._place is not None)
+
+    def tallies(self) -> list[Tally]:
+        """Return every experiment in sum."""
+        self._require_place(NOTHING_CHARGED)  # SQLite has other words for it
+        with self._lock, ledger_file.explained(self.path):
+            rows = self._connection.execute("SELECT * FROM tallies ORDER BY experiment").fetchall()
+        seeded = self._answered_with_seeds
+        return [Tally.from_row(row) for row in ledger_rows.restamp(rows, seeded)]
+
+    def history(self) -> Iterator[Entry]:
+        """Yield every entry, oldest first."""
+        with self._lock, ledger_file.explained(self.path):
+            # All at once: as long as one reads, nobody can write.
+            rows = list(ledger_rows.entries(self._connection))
+        yield from map(Entry.from_row, rows)
+
+    def verify(self) -> Verification:
+        """Check the file, the chain of hashes and the sums.
+
+        Raises:
+            LedgerCorruptError: Something was changed, cut off or put in from outside.
+        """
+        with self.snapshot():
+            found = verify_file(self._connection, self.path)
+        self._answered_with_seeds = found.answered_with_seeds
+        return Verification(entries=found.entries, head=found.head)
+
+    def _charge(self, tally: Tally, round_: int) -> bool:
+        coin = self._coins.coin(tally.terms.p)
+        self._append("charge", tally.experiment, tally.terms, round_=round_, coin=coin)
+        return coin
+
+    def _require_budget(
+        self, tallies: Sequence[Tally], terms: Scheme, rounds: int, budget: Budget
+    ) -> None:
+        if not self._would_exceed(tallies, terms, rounds, budget):
+            return
+        if budget.epsilon == 0:
+            raise BudgetExceededError("The budget is epsilon = 0: nothing may be spent.")
+        already = self._prices.committed(tallies, budget.delta)
+        raise BudgetExceededError(
+            f"{rounds} rounds of {terms_to_json(terms)} do not fit: epsilon = {already:.6g} of "
+            f"{budget.epsilon:g} is spent or committed at delta = {budget.delta:g}."
+        )
+
+    def _append(
+        self,
+        kind: str,
+        experiment: str,
+        terms: Scheme,
+        *,
+        round_: int | None = None,
+        rounds: int | None = None,
+        coin: bool | None = None,
+    ) -> None:
+        values = (
+            kind,
+            experiment,
+            round_,
+            terms_to_json(terms),
+            rounds,
+            None if coin is None else int(coin),
+            int(not self._coins.insecure),
+            ledger_file.now(),
+        )
+        ledger_rows.append(self._connection, self.path, values)
+
+    @contextlib.contextmanager
+    def _transaction(self, if_it_fails: str) -> Iterator[None]:
+        """Hold the write lock of file and object; commit durably, or change nothing."""
+        try:
+            with self._bracket("BEGIN IMMEDIATE", "COMMIT", if_it_fails):
+                self._require_place(if_it_fails)
+                if self._seen is not None:  # a copy may have been written over the very file
+                    require_seen(self._connection, self.path, self._seen, "this client")
+                yield
+                state = testify(self._connection, self.path)
+            self._seen = state
+        except SetBackError:
+            if self._seen is not None:
+                ledger_stops.stop_set_back(self.path)
+            raise
+        except LedgerError:
+            self._require_place(if_it_fails)  # SQLite has other words for a file that was moved
+            raise
+        # Before a coin's outcome leaves: the next client must find this very charge.
+        self._require_place("What was charged stays charged; nothing leaves.")
+        if self._witness is not None:
+            # Under the lock, so that no other process moves the witness back.
+            with self._bracket("BEGIN IMMEDIATE", "ROLLBACK"):
+                self._witness.follow(self._connection, self.path)
+
+    def _require_place(self, if_it_fails: str) -> None:
+        if self._place is not None:
+            self._place.require(if_it_fails)
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Read one state of the file, whatever others write meanwhile."""
+        with self._bracket("BEGIN", "ROLLBACK"):
+            yield
+
+    @contextlib.contextmanager
+    def _bracket(self, begin: str, end: str, if_it_fails: str = "") -> Iterator[None]:
+        if self._process != os.getpid():
+            # SQLite's locks do not hold across a fork: two processes could flip the same coin.
+            raise LedgerError(
+                f"The ledger {self.path} was opened by another process, before a fork; open it "
+                f"anew in this one. {if_it_fails}".rstrip()
+            )
+        with self._lock, ledger_file.explained(self.path, if_it_fails):
+            self._connection.execute(begin)
+            try:
+                yield
+                self._connection.execute(end)
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+
+def _commitments(tallies: Sequence[Tally]) -> list[tuple[str, Scheme, int]]:
+    """Return what a price depends on."""
+    return [(tally.experiment, tally.terms, tally.committed) for tally in tallies]

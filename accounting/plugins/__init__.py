@@ -1,0 +1,1 @@
+"""The mechanism for dp-accounting and for Opacus."""

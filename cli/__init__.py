@@ -1,0 +1,1 @@
+"""The command `coinflower`, one module for each group of commands."""

@@ -1,0 +1,162 @@
+"""The commands that redo the paper: its figures, and its experiments."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from coinflower.cli.output import JsonFlag, print_json
+from coinflower.deploy.signals import stop_on_signals
+from coinflower.deploy.terminal import console, say, warn
+
+app = typer.Typer()
+
+OutFolder = Annotated[Path | None, typer.Option("--out", help="Folder for PNG, SVG and CSV files.")]
+
+
+@app.callback(invoke_without_command=True)
+def paper(
+    context: typer.Context,
+    out: OutFolder = None,
+    points: Annotated[
+        Path | None,
+        typer.Option("--points", help="The paper's own points (figures.json); a copy is built in."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Draw the paper's figures and its table of σ, with what really holds beside them.
+
+    Curves named `paper` are the paper as plotted: not an upper bound. Takes half a minute.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if out is None:
+        raise ValueError("--out is missing: name the folder that the figures go to.")
+    from coinflower.experiments.paper.drawing import draw_all
+
+    drawn = []
+    for name in draw_all(out, points):
+        drawn.append(name)
+        if not as_json:
+            say(f"{out / name}.png, .svg, .csv")
+    if as_json:
+        print_json({"out": str(out), "figures": drawn})
+
+
+@app.command()
+def experiments(
+    question: Annotated[
+        str, typer.Argument(help="per-iteration, total-budget or untrusted-price.")
+    ],
+    data: Annotated[str, typer.Option(help="Name or path of the data.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for figures, tables and page.")],
+    scenario: Annotated[str, typer.Option(help="many-small or few-large.")] = "many-small",
+    partition: Annotated[str, typer.Option(help="equal, writer or dirichlet.")] = "equal",
+    iterations: Annotated[int, typer.Option(help="Length of every training.")] = 600,
+    epsilons: Annotated[str, typer.Option(help="Total budgets.")] = "0.5,1,2,4",
+    delta: Annotated[float, typer.Option(help="Their δ.")] = 1e-5,
+    clients: Annotated[
+        str, typer.Option(help="Numbers of clients, for untrusted-price.")
+    ] = "50,200,800,2000",
+    rates: Annotated[str, typer.Option(help="Learning rates to choose from.")] = "0.005,0.02,0.08",
+    seeds: Annotated[int, typer.Option(help="Trainings of each kind.")] = 3,
+    test_images: Annotated[
+        int, typer.Option(help="Images that measure accuracy; as many others choose the rate.")
+    ] = 2000,
+    model: Annotated[str, typer.Option(help="Model.")] = "paper-cnn",
+    split: Annotated[str | None, typer.Option(help="Split of EMNIST.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch missing data.")] = False,
+    work: Annotated[
+        Path, typer.Option(help="Where trainings are kept, so that a stopped study goes on.")
+    ] = Path("runs/experiments"),
+    workers: Annotated[
+        int | None, typer.Option(help="Trainings at a time; one a core by default.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train under every analysis' noise and draw what accuracy each leaves.
+
+    Seeded, so that figures can be redone; the models are not private.
+    """
+    from coinflower.experiments.studies.page import describe, write_page
+    from coinflower.experiments.studies.studies import Study, parse_question
+    from coinflower.experiments.studies.trainings import play, training_data
+
+    study = Study(
+        question=parse_question(question),
+        scenario=scenario,
+        data=data,
+        partition=partition,
+        iterations=iterations,
+        epsilons=_numbers("epsilons", epsilons),
+        delta=delta,
+        clients=_counts("clients", clients),
+        rates=_numbers("rates", rates),
+        seeds=seeds,
+        test_images=test_images,
+        model=model,
+        split=split,
+        download=download,
+    )
+    described = describe(training_data(study))
+    columns = (TextColumn("trainings"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with (
+        stop_on_signals() as stop,
+        Progress(*columns, console=console, disable=as_json) as bar,
+    ):
+        task = bar.add_task("trainings", total=None)
+        outcomes = play(
+            study,
+            work,
+            workers=workers or os.cpu_count() or 1,
+            progress=lambda done, of: bar.update(task, completed=done, total=of),
+            stopped=stop.is_set,
+        )
+    if outcomes is None:
+        warn(f"stopped early; trainings are kept in {work}: the same command goes on.")
+        raise typer.Exit(130)
+    write_page(study, outcomes, out, data=described, command=_command_line(data))
+    if as_json:
+        accuracy = [
+            {
+                "scheme": each.case.scheme,
+                "noise": each.case.noise,
+                "budget_epsilon": each.case.epsilon,
+                "clients": each.clients,
+                "sigma": each.sigma,
+                "epsilon": each.epsilon,
+                "accuracy": each.mean,
+            }
+            for each in outcomes
+        ]
+        print_json({"out": str(out), "insecure": True, "results": accuracy})
+    else:
+        say(f"{out / 'README.md'} shows it.")
+
+
+def _numbers(field: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(each) for each in text.split(",") if each.strip())
+    except ValueError:
+        raise ValueError(f"{field} = {text!r} must be numbers with commas between.") from None
+
+
+def _counts(field: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(each) for each in text.split(",") if each.strip())
+    except ValueError:
+        raise ValueError(f"{field} = {text!r} must be whole numbers with commas between.") from None
+
+
+def _command_line(data: str) -> str:
+    """Return the command as it was given; where data lies on this machine is nobody's concern."""
+    path = Path(data)
+    shown = f"PATH/TO/{path.resolve().name}" if path.exists() else data
+    words = (word.replace(data, shown) for word in sys.argv[1:] if word != "--json")
+    return shlex.join(["coinflower", *words])

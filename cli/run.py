@@ -1,0 +1,196 @@
+"""The command that trains with a federation on this machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coinflower.cli.output import JsonFlag, number, print_json, print_table
+from coinflower.cli.stated import refuse_beside
+from coinflower.deploy.signals import stop_on_signals
+from coinflower.deploy.terminal import console, say, warn
+from coinflower.protocol.terms import Mode, parse_mode
+
+_EPSILON, _DELTA = 3.0, 1e-3
+# With --resume: how the run is played here and now, not what it is.
+_BESIDE_RESUME = ("resume", "no_privacy", "port", "processes", "stock_nodes", "ray", "as_json")
+
+
+def run(
+    context: typer.Context,
+    clients: Annotated[int, typer.Option(help="Number of clients.")] = 10,
+    data: Annotated[
+        str, typer.Option(help="digits, mnist, fashionmnist, emnist, a folder or an .npz file.")
+    ] = "digits",
+    partition: Annotated[str, typer.Option(help="equal, writer or dirichlet.")] = "equal",
+    alpha: Annotated[float, typer.Option(help="Label skew of the dirichlet partition.")] = 0.5,
+    mode: Annotated[str, typer.Option(help=f"{', '.join(Mode)}.")] = "trusted",
+    no_privacy: Annotated[
+        bool, typer.Option("--no-privacy", help="Needed for mode none, which protects nothing.")
+    ] = False,
+    p: Annotated[
+        float | None, typer.Option("-p", help="Participation probability (0.5; 1 in local-only).")
+    ] = None,
+    q: Annotated[float, typer.Option("-q", help="Local sampling rate.")] = 0.2,
+    clip_norm: Annotated[float, typer.Option(help="Clip norm C; inf only without privacy.")] = 1.0,
+    sigma: Annotated[
+        float | None, typer.Option(help="Noise multiplier; else calibrated to --epsilon.")
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Privacy budget of every client (3; with --sigma alone, what it costs)."),
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="δ of the budget (1e-3).")] = None,
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 100,
+    rounds_per_invite: Annotated[
+        int | None, typer.Option(help="Coins asked for at once (10, or all rounds if fewer).")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="digits, paper-cnn or package.module:function.")
+    ] = None,
+    learning_rate: Annotated[float, typer.Option(help="Step size.")] = 2.0,
+    momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.0,
+    evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 5,
+    poll_seconds: Annotated[
+        float, typer.Option(help="Server's pause between two looks for replies.")
+    ] = 0.05,
+    round_seconds: Annotated[
+        float | None,
+        typer.Option(help="Rounds begin on a clock, so often; late answers are dropped."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results (runs/… by default).")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run in this folder, as it began.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port of the SuperLink; free by default.")
+    ] = None,
+    processes: Annotated[bool, typer.Option(help="Every client a process of its own.")] = False,
+    stock_nodes: Annotated[bool, typer.Option(help="Clients as stock Flower SuperNodes.")] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Clients played by Flower's simulation engine.")
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed everything. INSECURE: for tests only.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train with a real local federation: a SuperLink, clients with ledgers, and a server."""
+    from coinflower.cli.live_view import LiveView
+    from coinflower.deploy.local.cluster import Plan, prepare
+    from coinflower.deploy.local.local_run import collect_results, reopen, run_cluster
+    from coinflower.deploy.local.nodes import NodeKind, require_ray
+    from coinflower.report.run import report_local_run
+
+    chosen = parse_mode(mode)
+    if chosen is Mode.NONE and not no_privacy and resume is None:
+        raise ValueError("Mode none protects nothing; say --no-privacy to run it all the same.")
+    if chosen is Mode.NONE and resume is None:
+        _refuse_limits_without_privacy(sigma=sigma, epsilon=epsilon, delta=delta)
+    kinds = {NodeKind.PROCESSES: processes, NodeKind.STOCK: stock_nodes, NodeKind.SIMULATED: ray}
+    wanted = [kind for kind, asked in kinds.items() if asked] or [NodeKind.THREADS]
+    if len(wanted) > 1:
+        raise ValueError("Choose one of --processes, --stock-nodes and --ray.")
+    if ray:
+        require_ray()
+    started = time.monotonic()
+    if resume is not None:
+        why = "goes on with the terms, policies and ledgers that the run began with"
+        refuse_beside(context, "--resume", allowed=_BESIDE_RESUME, why=why)
+        cluster = reopen(resume)
+    else:
+        plan = Plan(
+            clients=clients,
+            data=data,
+            how=partition,
+            alpha=alpha,
+            mode=chosen,
+            p=p if p is not None else 1.0 if chosen is Mode.LOCAL_ONLY else 0.5,
+            q=q,
+            clip_norm=clip_norm,
+            sigma=sigma,
+            epsilon=_EPSILON if epsilon is None and sigma is None else epsilon,
+            delta=_DELTA if delta is None else delta,
+            rounds=rounds,
+            rounds_per_invitation=(
+                min(10, rounds) if rounds_per_invite is None else rounds_per_invite
+            ),
+            model=model,
+            learning_rate=learning_rate,
+            momentum=momentum,
+            evaluate_every=evaluate_every,
+            poll_seconds=poll_seconds,
+            round_seconds=round_seconds,
+            insecure_seed=seed,
+            waits_for_all=ray,
+        )
+        cluster = prepare(plan, out)
+    _announce(cluster.terms.mode, insecure=cluster.insecure)
+    with stop_on_signals() as stop:
+        try:
+            with LiveView(cluster, console, quiet=as_json) as view:
+                run_cluster(cluster, kind=wanted[0], port=port, stop=stop, progress=view.update)
+        finally:
+            results = collect_results(cluster, started)
+        interrupted = stop.is_set()
+        results["report"] = str(report_local_run(cluster))
+    if as_json:
+        print_json(results)
+    else:
+        _print_results(results)
+    if interrupted:
+        warn(f"stopped early; go on with: coinflower run --resume {cluster.folder}")
+        raise typer.Exit(130)
+
+
+def _refuse_limits_without_privacy(**limits: float | None) -> None:
+    """Refuse limits that mode none would not keep."""
+    given = [f"--{name} {value:g}" for name, value in limits.items() if value is not None]
+    if given:
+        raise ValueError(
+            f"Mode none adds no noise and keeps no budget, so it cannot keep {', '.join(given)}; "
+            "leave that out, or choose another mode."
+        )
+
+
+def _announce(mode: Mode, *, insecure: bool) -> None:
+    if not mode.is_private:
+        warn("NO PRIVACY: mode none protects nothing and charges nothing.")
+    if insecure:
+        warn("INSECURE: coins, samples and noise are seeded; nothing is protected.")
+
+
+def _print_results(results: dict[str, Any]) -> None:
+    budget = "–" if not results["private"] else None
+    print_table(
+        f"Clients after {results['rounds']} rounds (mode {results['mode']})",
+        ["client", "samples", "ε spent", "of budget", "rounds charged", "taken part"],
+        [
+            [
+                row["client"],
+                row["samples"],
+                row["epsilon"] if results["private"] else "no privacy",
+                budget or row["budget"],
+                row["charged_rounds"],
+                row["participated_rounds"],
+            ]
+            for row in results["clients"]
+        ],
+    )
+    accuracy = results["accuracy"]
+    shown = "not measured" if accuracy is None else f"{accuracy:.1%}"
+    console.print(
+        f"Accuracy on the public test set: [bold]{shown}[/bold]   σ = {number(results['sigma'])}, "
+        f"δ = {results['delta']:g}, {results['seconds']:.0f} s"
+    )
+    if results["insecure"]:
+        console.print("INSECURE: this run was seeded; it protects nothing.", style="red")
+    if not results["private"]:
+        console.print("NO PRIVACY: this run protects nothing.", style="red")
+    say(f"Results, model, ledgers and policies: {results['out']}")
+    say(f"Report: {results['report']}")

@@ -1,0 +1,154 @@
+"""The command that plays the algorithm at the paper's scale on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from coinflower.cli.output import JsonFlag, number, print_json
+from coinflower.deploy.signals import stop_on_signals
+from coinflower.deploy.terminal import console, say, warn
+
+
+def simulate(
+    scenario: Annotated[str, typer.Argument(help="many-small or few-large.")],
+    data: Annotated[
+        str, typer.Option(help="Name or path of the data, or synthetic (the paper's size).")
+    ] = "synthetic",
+    iterations: Annotated[int, typer.Option(help="Number of iterations.")] = 300,
+    scheme: Annotated[
+        str | None,
+        typer.Option(
+            help="Analysis that chooses σ: certified, wcs, ols, cs, paper or none; by default the "
+            "one that holds for --noise."
+        ),
+    ] = None,
+    total_epsilon: Annotated[
+        float | None,
+        typer.Option(help="ε for all iterations; else the paper's (0.015, 1e-6) for each."),
+    ] = None,
+    delta: Annotated[float, typer.Option(help="δ of the total ε.")] = 1e-5,
+    sigma: Annotated[float | None, typer.Option(help="Noise multiplier, instead.")] = None,
+    noise: Annotated[
+        str,
+        typer.Option(help="Who adds noise: trusted, untrusted, quiet, local-only, central, none."),
+    ] = "trusted",
+    partition: Annotated[
+        str, typer.Option(help="How data is shared out: equal, writer, dirichlet.")
+    ] = "equal",
+    clients: Annotated[
+        int | None, typer.Option(help="Number of clients; as many as the data makes by default.")
+    ] = None,
+    p: Annotated[float | None, typer.Option("-p", help="Participation, instead.")] = None,
+    q: Annotated[float | None, typer.Option("-q", help="Sampling rate, instead.")] = None,
+    availability: Annotated[float, typer.Option(help="Chance that a client is there.")] = 1.0,
+    clip_norm: Annotated[float, typer.Option(help="Clip norm C.")] = 1.0,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Step size; the paper's by default.")
+    ] = None,
+    momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.9,
+    model: Annotated[str, typer.Option(help="paper-cnn or package.module:function.")] = "paper-cnn",
+    evaluate_every: Annotated[int, typer.Option(help="Iterations between evaluations.")] = 50,
+    split: Annotated[str | None, typer.Option(help="Split of EMNIST.")] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch mnist, fashionmnist or emnist if missing.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for state, curve and report (runs/… by default).")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the state in --out, as it began.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed everything; INSECURE.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Simulate thousands of clients; σ by any analysis, ε always by one that holds."""
+    from coinflower.deploy.local.cluster import fresh_name
+    from coinflower.experiments.simulator.request import Request
+    from coinflower.experiments.simulator.simulated_run import run_request
+
+    if out is None:
+        if resume:
+            raise ValueError("--resume needs --out, the folder of the simulation to go on with.")
+        out = Path("runs") / fresh_name("simulation")
+    request = Request(
+        scenario=scenario,
+        data=data,
+        iterations=iterations,
+        scheme=scheme,
+        total_epsilon=total_epsilon,
+        delta=delta,
+        sigma=sigma,
+        noise=noise,
+        partition=partition,
+        clients=clients,
+        p=p,
+        q=q,
+        availability=availability,
+        clip_norm=clip_norm,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        model=model,
+        evaluate_every=evaluate_every,
+        split=split,
+        download=download,
+        out=out,
+        resume=resume,
+        seed=seed,
+    )
+    with stop_on_signals() as stop, _bar(iterations, quiet=as_json) as advance:
+        results = run_request(request, note=warn, progress=advance, stopped=stop.is_set)
+        results["report"] = _report(out, results)
+    if as_json:
+        print_json(results)
+    else:
+        _print_results(results)
+    if stop.is_set():
+        warn(f"stopped early; the same command with --resume --out {out} goes on.")
+        raise typer.Exit(130)
+
+
+@contextlib.contextmanager
+def _bar(iterations: int, *, quiet: bool) -> Any:
+    """Yield a function that shows a curve's progress, with steps a second and time left."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=quiet) as bar:
+        task = bar.add_task("simulating", total=iterations)
+
+        def advance(curve: Any) -> None:
+            rate = curve.iterations / curve.seconds if curve.seconds else 0.0
+            bar.update(task, completed=curve.iterations, description=f"{rate:.0f} steps/s")
+
+        yield advance
+
+
+def _report(out: Path, results: dict[str, Any]) -> str | None:
+    from coinflower.report.simulation import report_simulation
+
+    try:
+        return str(report_simulation(out, results))
+    except OSError as error:
+        warn(f"the report could not be written into {out} ({error.strerror}).")
+        return None
+
+
+def _print_results(results: dict[str, Any]) -> None:
+    if results["report"]:
+        say(f"Report: {results['report']}")
+    accuracy = results["accuracy"]
+    shown = "not measured" if accuracy is None else f"{accuracy:.1%}"
+    console.print(
+        f"Accuracy [bold]{shown}[/bold] after {results['iterations']} iterations, "
+        f"{number(results['steps_per_second'])} steps/s"
+    )
+    if results["epsilon"] is None:
+        console.print("[bold red]No privacy[/bold red]: nothing is protected.")
+        return
+    console.print(
+        f"σ = {number(results['sigma'])} by {results['scheme']}; ε = {number(results['epsilon'])} "
+        f"at δ = {results['delta']:g} at most, by {results['analysis']}"
+    )

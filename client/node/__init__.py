@@ -1,0 +1,1 @@
+"""The resident Flower node: identity, connection, polling."""

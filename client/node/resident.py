@@ -1,0 +1,320 @@
+"""The resident node: a Flower node that stays, and runs only code that is installed here.
+
+A stock SuperNode fetches the app from the server and starts a process for every message. The
+resident node joins a SuperLink through the same API but handles each message in this process, with
+a ClientApp that was imported here: no code, and no configuration, comes from the wire
+(``context.run_config`` is empty). Messages are handled one at a time, in the order of arrival.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeVar
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.proto.message_pb2 import ObjectTree
+
+from coinflower.client.node.link import (
+    ForgottenError,
+    Link,
+    LostMessageError,
+    RejectedError,
+    UnreachableError,
+)
+from coinflower.client.node.polling_group import Company
+from coinflower.protocol.foreign import quoted
+from coinflower.protocol.messages import FAILURE_REASON
+
+Result = TypeVar("Result")
+
+_FIRST_BACKOFF_SECONDS = 0.5
+_REMINDER_SECONDS = 60.0
+_STOP_PATIENCE_SECONDS = 1.0
+_EAGER_SECONDS = 1.0
+_EAGERNESS = 6.0
+_KEPT_CONTEXTS = 8
+
+
+class ResidentNode:
+    """A node of the federation; ``run`` keeps it there until it is told to stop.
+
+    Args:
+        address: ``host:port`` of the SuperLink.
+        app: The ClientApp that handles messages.
+        stop: Set it to make ``run`` return.
+        node_config: What handlers read from ``context.node_config``.
+        insecure: Plain HTTP; otherwise TLS.
+        root_certificates: PEM of the authority to trust; None trusts the system's.
+        private_key: Key of a node that is registered at the SuperLink; None registers a fresh key.
+        poll_interval: Seconds between two polls of an idle node.
+        heartbeat_interval: The SuperLink takes the node for gone after twice this time of silence;
+            Flower allows 10 to 1800 seconds.
+        max_backoff: Longest pause between two attempts to reach the SuperLink.
+        drain_seconds: How much longer a message in hand may take, once told to stop.
+        company: Shared by the nodes of one process; None stands for a node on its own.
+        logger: Where the node says what happens to it.
+
+    Raises:
+        ValueError: If ``poll_interval`` or ``heartbeat_interval`` is out of range.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        app: ClientApp,
+        *,
+        stop: threading.Event,
+        node_config: Mapping[str, int | float | bool | str] | None = None,
+        insecure: bool = False,
+        root_certificates: bytes | None = None,
+        private_key: ec.EllipticCurvePrivateKey | None = None,
+        poll_interval: float = 0.4,
+        heartbeat_interval: float = 10.0,
+        max_backoff: float = 5.0,
+        drain_seconds: float = 0.0,
+        company: Company | None = None,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        if not poll_interval > 0:
+            raise ValueError(f"poll_interval {poll_interval} must be positive")
+        if not 10 <= heartbeat_interval <= 1800:
+            raise ValueError(f"heartbeat_interval {heartbeat_interval} must be from 10 to 1800")
+        self._address = address
+        self._app = app
+        self._stop = stop
+        self._node_config = dict(node_config or {})
+        self._insecure = insecure
+        self._root_certificates = root_certificates
+        self._private_key = private_key
+        self._poll_interval = poll_interval
+        self._heartbeat_interval = heartbeat_interval
+        self._max_backoff = max_backoff
+        self._drain_seconds = drain_seconds
+        self._company = Company() if company is None else company
+        self._log = logging.getLogger("coinflower.client") if logger is None else logger
+        self._contexts: OrderedDict[int, Context] = OrderedDict()
+        self._unconfirmed: dict[int, str] = {}
+        self._link: Link | None = None
+        self._reminded_at: float | None = None
+        self._eager_until = 0.0
+        self._news = 0
+        self._in_hand = False
+        self.node_id: int | None = None
+
+    @property
+    def joined(self) -> bool:
+        """Whether the SuperLink knows this node and answered when last asked."""
+        return self._link is not None and self._reminded_at is None
+
+    def run(self) -> None:
+        """Be a node until ``stop`` is set.
+
+        Returns within about two seconds of that, or ``drain_seconds`` more if a message is in hand.
+        """
+        worker = threading.Thread(target=self._serve, name="coinflower-node", daemon=True)
+        heart = threading.Thread(target=self._keep_alive, name="coinflower-heart", daemon=True)
+        with self._company.membership():
+            worker.start()
+            heart.start()
+            self._stop.wait()
+            self._company.tell(urgent=True)
+            # Threads that wait for a silent network, or for a handler, are left behind: they are
+            # daemons, and find their connection closed.
+            worker.join(_STOP_PATIENCE_SECONDS)
+            patience = time.monotonic() + self._drain_seconds
+            while self._in_hand and worker.is_alive() and time.monotonic() < patience:
+                worker.join(_STOP_PATIENCE_SECONDS)
+        if worker.is_alive():
+            self._log.warning("Stopped while a message was being handled or the network was silent")
+        link, self._link, self.node_id = self._link, None, None
+        if link is not None and self._reminded_at is None:
+            goodbye = threading.Thread(target=link.leave, daemon=True)
+            goodbye.start()
+            goodbye.join(_STOP_PATIENCE_SECONDS)
+        elif link is not None:
+            link.close()
+
+    def _serve(self) -> None:
+        while not self._stop.is_set():
+            try:
+                link = self._insist(self._join, joining=True)
+                while not self._stop.is_set():
+                    self._take_turn(link)
+            except ForgottenError:
+                self._log.warning("The SuperLink no longer knows this node; joining again")
+            except _Stopped:
+                return
+            except Exception:
+                self._log.exception("Unexpected failure of the node; joining again")
+                self._stop.wait(self._max_backoff)
+
+    def _join(self) -> Link:
+        """Open a connection, with a new key if there is none of its own."""
+        if self._link is not None:
+            self._link.close()
+            self._link, self.node_id = None, None
+        link = Link(
+            self._address,
+            insecure=self._insecure,
+            root_certificates=self._root_certificates,
+            private_key=self._private_key,
+            heartbeat_interval=self._heartbeat_interval,
+            company=self._company,
+            stop=self._stop,
+        )
+        try:
+            self.node_id = link.join()
+        except BaseException:
+            link.close()
+            raise
+        self._link = link
+        self._log.info("Joined the SuperLink at %s as node %s", self._address, self.node_id)
+        return link
+
+    def _take_turn(self, link: Link) -> None:
+        """Wait for the moment to poll, poll, and handle what came."""
+        eager = time.monotonic() < self._eager_until
+        self._company.await_poll(
+            self._poll_interval / (_EAGERNESS if eager else 1), news=self._news
+        )
+        self._news = self._company.news
+        if self._stop.is_set():
+            return
+        arrival = self._insist(link.poll)
+        if arrival is None:
+            return
+        self._company.tell()
+        message, tree = arrival
+        self._in_hand = True
+        try:
+            self._handle(link, message, tree)
+        except (LostMessageError, RejectedError) as error:
+            kind = quoted(message.metadata.message_type)
+            self._log.warning("A %s message is dropped: %s", kind, error)
+        finally:
+            self._in_hand = False
+        # The next message of a round tends to follow soon.
+        self._eager_until = time.monotonic() + _EAGER_SECONDS
+
+    def _handle(self, link: Link, message: Message, tree: ObjectTree) -> None:
+        try:
+            message.content = self._insist(lambda: link.fetch(message, tree))
+        except LostMessageError:
+            reply = self._failure(message)
+        else:
+            reply = self._answer(message)
+        self._insist(lambda: link.reply(reply))
+        self._forget_previous(link, message)
+
+    def _forget_previous(self, link: Link, message: Message) -> None:
+        """Let the SuperLink drop the previous message of the same run.
+
+        Not this one: its upload may not be complete, as only the part that was not in the cache
+        has been waited for, and the server's upload fails if the SuperLink drops it meanwhile. A
+        server that sends the next message has finished sending the one before.
+        """
+        run_id = message.metadata.run_id
+        previous = self._unconfirmed.get(run_id)
+        self._unconfirmed = {run_id: message.metadata.message_id}
+        if previous is not None:
+            self._insist(lambda: link.confirm(run_id, previous))
+
+    def _answer(self, message: Message) -> Message:
+        """The reply to a message; whatever goes wrong, the server reads the same sentence."""
+        try:
+            with self._company.handling():
+                reply = self._app(message, self._context(message.metadata.run_id))
+            if reply.metadata.reply_to_message_id != message.metadata.message_id:
+                raise ValueError("the handler's reply answers another message")
+            return reply
+        except (Exception, SystemExit):
+            return self._failure(message)
+
+    def _failure(self, message: Message) -> Message:
+        """An error reply that tells nothing; called where an exception is being handled."""
+        kind = quoted(message.metadata.message_type)
+        self._log.exception("Failed to handle a %s message", kind)
+        error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, FAILURE_REASON)
+        return Message(error, reply_to=message)
+
+    def _context(self, run_id: int) -> Context:
+        if run_id not in self._contexts:
+            self._contexts[run_id] = Context(
+                run_id=run_id,
+                node_id=self.node_id or 0,
+                node_config=dict(self._node_config),
+                state=RecordDict(),
+                run_config={},
+            )
+            if len(self._contexts) > _KEPT_CONTEXTS:
+                self._contexts.popitem(last=False)
+        return self._contexts[run_id]
+
+    def _insist(self, attempt: Callable[[], Result], *, joining: bool = False) -> Result:
+        """Try until the SuperLink can be reached, saying so if it cannot."""
+        backoff = _FIRST_BACKOFF_SECONDS
+        while True:
+            try:
+                result = attempt()
+            except UnreachableError as error:
+                self._complain("cannot be reached", error)
+            except RejectedError as error:
+                if not joining:
+                    raise
+                self._complain("does not accept this node", error)
+            except ForgottenError as error:
+                if not joining:
+                    raise
+                why = str(error) or "it does not take this key's signature"
+                self._complain("does not accept this node", why)
+            else:
+                if self._reminded_at is not None:
+                    self._log.info("The SuperLink at %s answers again", self._address)
+                    self._reminded_at = None
+                return result
+            if self._stop.wait(backoff * random.uniform(0.7, 1.0)):
+                raise _Stopped
+            backoff = min(2 * backoff, self._max_backoff)
+
+    def _complain(
+        self,
+        what: Literal["cannot be reached", "does not accept this node"],
+        why: Exception | str,
+    ) -> None:
+        moment = time.monotonic()
+        if self._reminded_at is None or moment - self._reminded_at > _REMINDER_SECONDS:
+            self._reminded_at = moment
+            self._log.warning(
+                "The SuperLink at %s %s (%s). Still trying, every %g s at most; Ctrl-C stops.",
+                self._address,
+                what,
+                why,
+                self._max_backoff,
+            )
+
+    def _keep_alive(self) -> None:
+        """Send heartbeats, also while a handler is at work."""
+        pause = 0.0
+        while not self._stop.wait(pause):
+            pause = 0.6 * self._heartbeat_interval * random.uniform(0.8, 1.0)
+            link = self._link
+            if link is not None:
+                try:
+                    link.beat()
+                except UnreachableError:
+                    pause = 1.0
+                except (ForgottenError, RejectedError, LostMessageError) as error:
+                    # The next poll meets the same answer, and joins again.
+                    self._log.debug("Heartbeat refused: %r", error)
+
+
+class _Stopped(Exception):  # noqa: N818 - not an error
+    """``stop`` was set while waiting for the SuperLink."""

@@ -1,0 +1,182 @@
+"""What a ledger's file holds, read in one pass, and again only when the file has changed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.ledger.entries import Tally
+from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.ledger.stops import Stops, name_of, read_stops
+
+# Reading takes time that the client would have: at most a tenth of it goes to the page.
+_EASE = 10.0
+_TICK = 50_000_000  # nanoseconds; file systems tell times to a few milliseconds
+
+Signature = tuple[tuple[int, int, int] | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """One experiment in the ledger, and when it was touched first and last."""
+
+    experiment: str
+    terms: Scheme
+    committed: int
+    charged: int
+    secure: bool
+    first: str
+    last: str
+
+    @classmethod
+    def of(cls, tally: Tally, first: str, last: str) -> Account:
+        """Return the account of a tally."""
+        return cls(
+            experiment=tally.experiment,
+            terms=tally.terms,
+            committed=tally.committed,
+            charged=tally.charged,
+            secure=tally.secure,
+            first=first,
+            last=last,
+        )
+
+    @property
+    def name(self) -> str:
+        """The name without the hash of its terms."""
+        return name_of(self.experiment)
+
+    @property
+    def short(self) -> str:
+        """The beginning of the hash of its terms, which tells namesakes apart."""
+        return self.experiment.partition("#")[2][:8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Book:
+    """A ledger that passed verification.
+
+    Attributes:
+        data_set: Whose ledger it is.
+        accounts: Every experiment, the one that was touched last at the end.
+        charges: The experiment of every charged round, oldest first.
+        entries: How many entries there are.
+        head: The last entry's hash.
+        stops: What the owner has stopped.
+    """
+
+    data_set: str
+    accounts: Sequence[Account]
+    charges: Sequence[str]
+    entries: int
+    head: str
+    stops: Stops
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glance:
+    """What was seen: a book, or why there is none."""
+
+    book: Book | None
+    trouble: str = ""
+
+    @property
+    def version(self) -> str:
+        """Changes when there is something else to see."""
+        if self.book is None:
+            return self.trouble
+        stops = self.book.stops
+        return f"{self.book.entries}.{self.book.head}.{stops.paused_since}.{sorted(stops.left)}"
+
+
+def read_book(path: Path) -> Book:
+    """Verify the ledger and read it.
+
+    Raises:
+        LedgerError: It is missing, damaged, tampered with or not readable.
+    """
+    touched: dict[str, tuple[str, str]] = {}
+    charges: list[str] = []
+    entries, head = 0, ""
+    with Ledger.open(path, read_only=True) as ledger, ledger.snapshot():
+        data_set = ledger.data_set
+        for entry in ledger.history():
+            entries, head = entry.seq, entry.hash
+            # Taken out and put back, so that the one touched last comes last.
+            first, _ = touched.pop(entry.experiment, (entry.at, entry.at))
+            touched[entry.experiment] = (first, entry.at)
+            if entry.kind == "charge":
+                charges.append(entry.experiment)
+        tallies = {tally.experiment: tally for tally in ledger.tallies()}
+    stops = read_stops(path)
+    if stops.set_back_since:
+        raise LedgerError(
+            f"This ledger was found at {stops.set_back_since} to be set back to an older copy; its "
+            "figures are too small. Put the newer one in its place."
+        )
+    return Book(
+        data_set=data_set,
+        accounts=[Account.of(tallies[name], *times) for name, times in touched.items()],
+        charges=charges,
+        entries=entries,
+        head=head,
+        stops=stops,
+    )
+
+
+@dataclass(kw_only=True)
+class Reader:
+    """Looks at a ledger as often as it is asked and reads it as seldom as it may."""
+
+    path: Path
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _seen: Signature | None = None
+    _glance: Glance = field(default_factory=lambda: Glance(book=None))
+    _next: float = 0.0
+
+    def look(self, *, now: bool = False) -> Glance:
+        """Return what there is to see.
+
+        Args:
+            now: Read it afresh, whatever that costs.
+        """
+        with self._lock:
+            signature = _signature(self.path)
+            if now or (signature != self._seen and time.monotonic() >= self._next):
+                before = time.thread_time()
+                self._glance = _read(self.path)
+                self._seen = signature if _is_settled(signature) else None
+                self._next = time.monotonic() + _EASE * (time.thread_time() - before)
+            return self._glance
+
+
+def _read(path: Path) -> Glance:
+    try:
+        return Glance(book=read_book(path))
+    except (LedgerError, ValueError, KeyError, TypeError) as error:
+        # What a tamperer wrote may fail to parse in any of these ways.
+        return Glance(book=None, trouble=str(error) or type(error).__name__)
+
+
+def _signature(path: Path) -> Signature:
+    """Return what changes whenever the file is written; one of format 1 is by its log."""
+    return tuple(_stat(part) for part in (path, path.with_name(path.name + "-wal")))
+
+
+def _is_settled(signature: Signature) -> bool:
+    """Whether another write would show: one in the same tick of the disk's clock would not."""
+    written = max((part[2] for part in signature if part is not None), default=0)
+    return time.time_ns() - written > _TICK
+
+
+def _stat(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,1 @@
+"""What containers run before they become a server or a client."""

@@ -1,0 +1,1 @@
+"""Flower's processes and what is submitted to them."""

@@ -1,0 +1,344 @@
+"""A real Flower SuperLink as a child of this process, and the runs submitted to it.
+
+The SuperLink (``coinflower.deploy.flower.fenced_superlink``) starts ``flower-superexec``, which
+starts ``flwr-serverapp`` for a run. All of them live below a guard
+(``coinflower.deploy.flower.guard``) and end with it. ``coinflower.deploy.flower.run_app`` makes the
+directory that a run is submitted from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from coinflower.deploy.errors import DeploymentError
+from coinflower.deploy.flower.guard import start_guarded, stop_guarded
+
+if TYPE_CHECKING:
+    from flwr.supercore.control import ControlHttpClient
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+LOOPBACK = "127.0.0.1"
+_START_TIMEOUT_SECONDS = 60.0
+_ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    # Otherwise every question of ours is a line, and the log grows without end.
+    "FLWR_LOG_LEVEL": "WARNING",
+    # The default of 1 s is half a second lost, on average, before a run starts.
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+    # Threads of the SuperLink fight for the interpreter: two requests at once cost 5 ms each, one
+    # after the other 3 ms each.
+    "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS": "1",
+    "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES": "1",
+}
+
+
+class SuperlinkError(DeploymentError):
+    """The SuperLink could not be started, or did not do what it was asked; says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsFiles:
+    """PEM files of a SuperLink that is reached over TLS; all three are needed.
+
+    Attributes:
+        ca: Certificate of the authority that signed ``certificate``.
+        certificate: The SuperLink's certificate, with the SAN of the address in use.
+        key: Its private key.
+    """
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """Where a run is.
+
+    Attributes:
+        state: ``pending``, ``starting``, ``running`` or ``finished``.
+        outcome: Of a finished run: ``completed``, ``failed`` or ``stopped``; otherwise empty.
+        details: What Flower says about the outcome.
+    """
+
+    state: str
+    outcome: str
+    details: str
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over, well or not."""
+        return self.state == "finished"
+
+    @property
+    def completed(self) -> bool:
+        """Whether the run is over and its ServerApp returned normally."""
+        return self.outcome == "completed"
+
+
+class Superlink:
+    """A SuperLink that lives as long as this object's ``with`` block, and no longer.
+
+    Without ``tls`` it speaks plain HTTP, and only on the loopback interface: Flower's Control API
+    has no authentication, so whoever reaches the port may start a run.
+
+    Args:
+        directory: For the log (``superlink.log``) and Flower's own files (``flwr``).
+        port: TCP port; None takes a free one.
+        host: Interface to listen on.
+        tls: Certificate files.
+        authenticate_nodes: Accept registered node keys only; needs ``tls``.
+        simulated_nodes: Let Flower's simulation engine (``flwr[simulation]``) play this many nodes
+            instead of waiting for real ones.
+        environment: Further environment variables, inherited by the ServerApp.
+
+    Raises:
+        ValueError: If a host other than loopback or ``authenticate_nodes`` goes without ``tls``.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int | None = None,
+        host: str = LOOPBACK,
+        tls: TlsFiles | None = None,
+        authenticate_nodes: bool = False,
+        simulated_nodes: int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        if tls is None and host != LOOPBACK:
+            raise ValueError(f"host {host!r} needs tls: without it only {LOOPBACK} is allowed")
+        if tls is None and authenticate_nodes:
+            raise ValueError("authenticate_nodes needs tls")
+        self._directory = directory
+        self._host = host
+        self._tls = tls
+        self.authenticates_nodes = authenticate_nodes
+        self._simulated_nodes = simulated_nodes
+        self._environment = dict(environment or {})
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._control: ControlHttpClient | None = None
+        self.port = free_port(host) if port is None else port
+        self.log_file = directory / "superlink.log"
+
+    @property
+    def address(self) -> str:
+        """``host:port`` that nodes on this machine connect to."""
+        return f"{LOOPBACK if self._host == '0.0.0.0' else self._host}:{self.port}"
+
+    def start(self) -> None:
+        """Start the SuperLink and return as soon as it answers.
+
+        Raises:
+            SuperlinkError: If the port is in use, or the SuperLink ends or stays silent.
+        """
+        if not is_free(self._host, self.port):
+            raise SuperlinkError(
+                f"Port {self.port} on {self._host} is in use by another program; "
+                "choose another port or stop that program."
+            )
+        home = self._directory / "flwr"
+        home.mkdir(parents=True, exist_ok=True)
+        binaries = Path(sys.executable).parent
+        path = f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}"
+        env = os.environ | _ENVIRONMENT | {"FLWR_HOME": str(home), "PATH": path} | self._environment
+        try:
+            with self.log_file.open("ab") as log:
+                self._guard = start_guarded(self._command(), env=env, log=log)
+            # Importing Flower takes as long as the SuperLink takes to start: both at once.
+            self._control = self._connect()
+            self._wait_until_healthy()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the SuperLink and every process below it; harmless when there is none."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._guard is not None:
+            stop_guarded(self._guard)
+            self._guard = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def alive(self) -> bool:
+        """Whether the SuperLink's process is running."""
+        return self._guard is not None and self._guard.poll() is None
+
+    def start_run(self, app: Path) -> int:
+        """Submit a run of the app in a directory and return its id."""
+        from flwr.cli.build import build_fab_from_disk
+        from flwr.proto.control_pb2 import StartRunRequest
+        from flwr.proto.fab_pb2 import Fab
+        from flwr.proto.federation_config_pb2 import SimulationConfig
+
+        content = build_fab_from_disk(app)
+        request = StartRunRequest(
+            fab=Fab(hash_str=hashlib.sha256(content).hexdigest(), content=content)
+        )
+        if self._simulated_nodes is not None:
+            simulation = SimulationConfig(num_supernodes=self._simulated_nodes)
+            request.override_federation_config.CopyFrom(simulation)
+        response = self._ask(self._client().StartRun, request)
+        if not response.HasField("run_id"):
+            raise SuperlinkError(f"The SuperLink refused the app in {app}; see {self.log_file}.")
+        return response.run_id
+
+    def status(self, run_id: int) -> RunStatus:
+        """Where a run is now."""
+        from flwr.proto.control_pb2 import ListRunsRequest
+
+        runs = self._ask(self._client().ListRuns, ListRunsRequest(run_id=run_id)).run_dict
+        status = runs[run_id].status
+        return RunStatus(
+            state=status.status, outcome=status.sub_status, details=status.details.strip()
+        )
+
+    def wait(
+        self,
+        run_id: int,
+        *,
+        timeout: float | None = None,
+        stop: threading.Event | None = None,
+        interval: float = 0.25,
+    ) -> RunStatus:
+        """Follow a run until it is over, the time has passed, or ``stop`` is set.
+
+        Raises:
+            SuperlinkError: If the SuperLink itself ends first.
+        """
+        stop = threading.Event() if stop is None else stop
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            status = self.status(run_id)
+            late = deadline is not None and time.monotonic() > deadline
+            if status.finished or late or stop.wait(interval):
+                return status
+
+    def run_log(self, run_id: int, *, lines: int = 40) -> str:
+        """The last lines that a finished run's ServerApp wrote."""
+        from flwr.proto.control_pb2 import StreamLogsRequest
+
+        stream = self._client().StreamLogs(StreamLogsRequest(run_id=run_id))
+        text = "".join(part.log_output for part in stream)
+        return "\n".join(text.splitlines()[-lines:])
+
+    def stop_run(self, run_id: int) -> None:
+        """Stop a run; its ServerApp process ends within its next heartbeat."""
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        self._ask(self._client().StopRun, StopRunRequest(run_id=run_id))
+
+    def online_nodes(self) -> list[int]:
+        """Ids of the nodes that are online."""
+        from flwr.proto.control_pb2 import ListNodesRequest
+
+        nodes = self._ask(self._client().ListNodes, ListNodesRequest()).nodes_info
+        return [node.node_id for node in nodes if node.status == "online"]
+
+    def ask(self, question: Callable[[ControlHttpClient], Response]) -> Response:
+        """What the Control API answers to a question.
+
+        Raises:
+            SuperlinkError: It refuses, is silent, or has ended.
+        """
+        return self._ask(question, self._client())
+
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-P", "-m", "coinflower.deploy.flower.fenced_superlink"]
+        command += ["--disable-runtime-dependency-installation"]
+        command += ["--host", self._host, "--port", str(self.port)]
+        command += [] if self._simulated_nodes is None else ["--simulation"]
+        if self._tls is None:
+            return [*command, "--insecure"]
+        command += ["--ssl-ca-certfile", str(self._tls.ca)]
+        command += ["--ssl-certfile", str(self._tls.certificate)]
+        command += ["--ssl-keyfile", str(self._tls.key)]
+        return [*command, "--enable-supernode-auth"] if self.authenticates_nodes else command
+
+    def _connect(self) -> ControlHttpClient:
+        from flwr.supercore.control import ControlHttpClient
+
+        root = None if self._tls is None else self._tls.ca.read_bytes()
+        return ControlHttpClient.from_server_address(self.address, self._tls is None, root, [])
+
+    def _client(self) -> ControlHttpClient:
+        if self._control is None:
+            raise SuperlinkError("The SuperLink is not running.")
+        return self._control
+
+    def _ask(self, method: Callable[[Request], Response], request: Request) -> Response:
+        import httpx
+        from flwr.supercore.error import FlowerError
+
+        try:
+            return method(request)
+        except httpx.HTTPStatusError as error:
+            known = FlowerError.from_json(error.response.text)
+            why = known.message if known else f"HTTP status {error.response.status_code}"
+            raise SuperlinkError(f"The SuperLink refused: {why}") from error
+        except httpx.TransportError as error:
+            if self.alive():
+                raise SuperlinkError(f"The SuperLink at {self.address} is silent.") from error
+            raise SuperlinkError(self._obituary("has ended")) from error
+
+    def _wait_until_healthy(self) -> None:
+        context = None if self._tls is None else ssl.create_default_context(cafile=self._tls.ca)
+        url = f"{'http' if self._tls is None else 'https'}://{self.address}/health"
+        deadline = time.monotonic() + _START_TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            if not self.alive():
+                raise SuperlinkError(self._obituary("did not start"))
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                urllib.request.urlopen(url, timeout=2, context=context).close()
+                return
+            time.sleep(0.05)
+        raise SuperlinkError(self._obituary(f"was silent for {_START_TIMEOUT_SECONDS:.0f} s"))
+
+    def _obituary(self, what: str) -> str:
+        last = self.log_file.read_text(errors="replace").strip().splitlines()[-5:]
+        return f"The SuperLink {what}. Its log {self.log_file} ends with:\n" + "\n".join(last)
+
+
+def free_port(host: str) -> int:
+    """Return a TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def is_free(host: str, port: int) -> bool:
+    """Return whether a program may listen there."""
+    with socket.socket() as probe:
+        # As the SuperLink does: a port whose last connections are still fading away is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,1 @@
+"""The gateway (nginx) before the SuperLink."""

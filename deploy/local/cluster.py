@@ -1,0 +1,260 @@
+"""A local federation on disk: terms, settings, and a policy and a ledger for every client."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from coinflower.accounting import validation
+from coinflower.accounting.composition.calibration import least_sigma
+from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.learning import (
+    load_data,
+    model_for,
+    partition,
+)
+from coinflower.protocol.policy import Share
+from coinflower.protocol.terms import Mode, Terms
+from coinflower.server.settings import Settings, save_settings
+
+# A budget that nobody stated is what the noise costs, with room for the last digit only.
+_ROOM = 1 + 1e-9
+_LONG_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What `coinflower run` is asked for.
+
+    Attributes:
+        clients: Number of clients.
+        data: Name or path of the data set that is shared out.
+        how: Partition: equal, writer or dirichlet.
+        alpha: Concentration of the Dirichlet partition.
+        mode: Privacy mode.
+        p: Participation probability.
+        q: Sampling rate.
+        clip_norm: Clip norm.
+        sigma: Noise multiplier; calibrated from ``epsilon`` if None.
+        epsilon: Budget of every client, which is never raised; None grants what ``sigma`` costs.
+        delta: At this δ.
+        rounds: Number of rounds.
+        rounds_per_invitation: Coins per invitation.
+        model: Model; chosen by image size if None.
+        learning_rate: Step size.
+        momentum: Momentum.
+        evaluate_every: Rounds between two evaluations.
+        poll_seconds: Pause of the server between two looks for replies.
+        round_seconds: From the beginning of a round to that of the next; None goes on at once.
+        insecure_seed: Seeds everything; for tests only.
+        waits_for_all: Whether a round waits for every client, however slow. For clients that are
+            never away, such as those of Flower's simulation engine, which plays them in turns.
+    """
+
+    clients: int
+    data: str
+    how: str
+    alpha: float
+    mode: Mode
+    p: float
+    q: float
+    clip_norm: float
+    sigma: float | None
+    epsilon: float | None
+    delta: float
+    rounds: int
+    rounds_per_invitation: int
+    model: str | None
+    learning_rate: float
+    momentum: float
+    evaluate_every: int
+    poll_seconds: float = 0.05
+    round_seconds: float | None = None
+    insecure_seed: int | None = None
+    waits_for_all: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the budget; the terms check the others."""
+        validation.require_delta(self.delta)
+        if self.epsilon is not None:
+            validation.require_epsilon(self.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A prepared federation in a folder."""
+
+    folder: Path
+    terms: Terms
+    delta: float
+    insecure: bool
+
+    @property
+    def settings(self) -> Path:
+        """The server's settings file."""
+        return self.folder / "settings.toml"
+
+    @property
+    def server(self) -> Path:
+        """The server's state folder."""
+        return self.folder / "server"
+
+    @property
+    def policies(self) -> list[Path]:
+        """The clients' policy files, in order."""
+        count = len(list(self.folder.glob("clients/client-*.toml")))
+        return [self.folder / "clients" / f"client-{index}.toml" for index in range(count)]
+
+    def ledger(self, index: int) -> Path:
+        """The ledger of a client."""
+        return self.folder / "clients" / f"client-{index}.db"
+
+
+def fresh_name(kind: str) -> str:
+    """Return a name that nothing bears yet, of an experiment and of its folder in ``runs``."""
+    moment = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return f"{kind}-{moment}-{secrets.token_hex(3)}"
+
+
+def prepare(plan: Plan, folder: Path | None) -> Cluster:
+    """Write everything that the federation needs into a new folder.
+
+    Raises:
+        ValueError: The plan makes no sense, or the folder is in use.
+    """
+    data = load_data(plan.data)
+    shares = partition(
+        data, clients=plan.clients, how=plan.how, seed=plan.insecure_seed or 0, alpha=plan.alpha
+    )
+    sizes = [len(rows) for rows in shares]
+    experiment = fresh_name("run")
+    terms = _terms(plan, experiment, data.classes, data.train_inputs.shape[1:], max(sizes))
+    model_for(terms.model, data)  # now, not in a round, shows what does not go together
+    folder = folder or Path("runs") / experiment
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty; choose another folder, or --resume {folder}.")
+    cluster = Cluster(
+        folder=folder.absolute(),
+        terms=terms,
+        delta=plan.delta,
+        insecure=plan.insecure_seed is not None,
+    )
+    (cluster.folder / "clients").mkdir(parents=True)
+    (cluster.folder / "terms.json").write_text(json.dumps(terms.to_fields(), indent=1) + "\n")
+    where = str(Path(plan.data).absolute()) if Path(plan.data).exists() else plan.data
+    save_settings(
+        Settings(
+            terms=terms,
+            state=cluster.server,
+            test_data=where,
+            least_clients=plan.clients if plan.waits_for_all else 1,
+            expected_clients=plan.clients,
+            evaluate_every=plan.evaluate_every,
+            poll_seconds=plan.poll_seconds,
+            round_seconds=plan.round_seconds,
+            patience_seconds=_LONG_SECONDS if plan.waits_for_all else 120.0,
+            reply_seconds=_LONG_SECONDS if plan.waits_for_all else 60.0,
+            insecure_seed=plan.insecure_seed,
+        ),
+        cluster.settings,
+    )
+    for index, size in enumerate(sizes):
+        _write_client(cluster, plan, where, index, size)
+    return cluster
+
+
+def _terms(
+    plan: Plan, experiment: str, classes: int, shape: Sequence[int], largest_size: int
+) -> Terms:
+    if plan.mode.is_private and plan.epsilon == 0:
+        raise ValueError("epsilon = 0 is a budget of nothing: no round may be played.")
+    terms = Terms(
+        experiment=experiment,
+        mode=plan.mode,
+        p=plan.p,
+        q=plan.q,
+        clip_norm=plan.clip_norm,
+        noise_multiplier=_sigma(plan, largest_size),
+        rounds=plan.rounds,
+        rounds_per_invitation=plan.rounds_per_invitation,
+        model=plan.model or ("digits" if tuple(shape) == (8, 8) else "paper-cnn"),
+        classes=classes,
+        learning_rate=plan.learning_rate,
+        momentum=plan.momentum,
+    )
+    _require_within_budget(plan, terms, largest_size)
+    return terms
+
+
+def _sigma(plan: Plan, largest_size: int) -> float:
+    scheme = plan.mode.scheme
+    if scheme is None:
+        return 0.0
+    if plan.sigma is not None:
+        return plan.sigma
+    if plan.epsilon is None:
+        raise ValueError("Neither sigma nor epsilon is stated; state at least one of them.")
+    return least_sigma(
+        scheme,
+        p=plan.p,
+        q=plan.q,
+        d=largest_size,
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        rounds=plan.rounds,
+    )
+
+
+def _require_within_budget(plan: Plan, terms: Terms, largest_size: int) -> None:
+    """Refuse noise that costs more than the budget that is stated beside it.
+
+    Raises:
+        ValueError: With what it costs, and what to change.
+    """
+    cost = terms.round_cost(largest_size)
+    if cost is None or plan.sigma is None or plan.epsilon is None:
+        return
+    spent = epsilon_after([(cost, terms.rounds)], plan.delta)
+    if not spent <= plan.epsilon:
+        raise ValueError(
+            f"sigma = {plan.sigma:g} costs epsilon = {spent:.4g} at delta = {plan.delta:g} over "
+            f"{terms.rounds:,} rounds, more than the stated epsilon = {plan.epsilon:g}; state more "
+            "noise or fewer rounds, or leave out sigma to have it calibrated."
+        )
+
+
+def _write_client(cluster: Cluster, plan: Plan, data: str, index: int, size: int) -> None:
+    terms = cluster.terms
+    cost = terms.round_cost(size)
+    budget = plan.epsilon
+    if budget is None:  # nobody stated one: as much as the stated noise costs
+        spent = 0.0 if cost is None else epsilon_after([(cost, terms.rounds)], plan.delta)
+        budget = spent * _ROOM
+    share = Share(clients=plan.clients, index=index, how=plan.how, alpha=plan.alpha)
+    policy: dict[str, Any] = {
+        "data_set": f"share-{index}",
+        "data": data,
+        "ledger": f"client-{index}.db",
+        "declared_size": size,
+        "modes": [str(terms.mode)],
+        "largest_p": terms.p,
+        "largest_q": terms.q,
+        "largest_clip_norm": terms.clip_norm,
+        "least_noise_multiplier": terms.noise_multiplier,
+        "models": [terms.model],
+        "budget": {"epsilon": budget, "delta": plan.delta},
+        "share": {**vars(share), "seed": plan.insecure_seed or 0},
+    }
+    if plan.insecure_seed is not None:
+        policy["insecure_seed"] = plan.insecure_seed * 1000 + index
+    path = cluster.folder / "clients" / f"client-{index}.toml"
+    path.write_text(tomli_w.dumps(policy))
+    Ledger.create(cluster.ledger(index), f"share-{index}").close()

@@ -1,0 +1,172 @@
+"""Running a prepared federation on this machine: SuperLink, nodes, the run, and its results."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.app import SIMULATED_POLICIES
+from coinflower.deploy.errors import DeploymentError
+from coinflower.deploy.flower.run_app import write_app
+from coinflower.deploy.flower.superlink import Superlink
+from coinflower.deploy.local.cluster import Cluster
+from coinflower.deploy.local.nodes import NodeKind, local_nodes
+from coinflower.protocol.policy import load_policy
+from coinflower.server.journal import STATUS, read_metrics, read_status
+from coinflower.server.settings import load_settings, save_settings
+
+_LOOK_SECONDS = 0.25
+
+Progress = Callable[[dict[str, Any], list[dict[str, Any]]], None]
+
+
+class RunFailedError(DeploymentError):
+    """The run did not finish; the message says why."""
+
+
+def reopen(folder: Path) -> Cluster:
+    """Return a federation that was run before, set to go on where it stopped.
+
+    Raises:
+        ValueError: There is none in the folder.
+    """
+    folder = folder.absolute()
+    path = folder / "settings.toml"
+    if not path.exists():
+        raise ValueError(f"{folder} holds no run; name the folder that a run was written to.")
+    settings = load_settings(path)
+    save_settings(replace(settings, resume=True), path)
+    (settings.state / STATUS).unlink(missing_ok=True)  # speaks of the process that stopped
+    policies = sorted(folder.glob("clients/client-*.toml"))
+    if not policies:
+        raise ValueError(f"{folder} holds no clients.")
+    return Cluster(
+        folder=folder,
+        terms=settings.terms,
+        delta=load_policy(policies[0]).budget.delta,
+        insecure=settings.insecure_seed is not None,
+    )
+
+
+def run_cluster(
+    cluster: Cluster,
+    *,
+    kind: NodeKind = NodeKind.THREADS,
+    port: int | None = None,
+    stop: threading.Event,
+    progress: Progress,
+) -> None:
+    """Run to the end, or until ``stop`` is set; nothing that was started stays.
+
+    Raises:
+        RunFailedError: The server gave up, with its reason.
+        SuperlinkError: The SuperLink could not be started or ended.
+    """
+    app = write_app(
+        cluster.folder / "app",
+        serverapp="coinflower.server.app:app",
+        clientapp="coinflower.client.app:app",
+        config={"settings": str(cluster.settings)},
+    )
+    with (
+        _superlink(cluster, kind, port) as superlink,
+        local_nodes(kind, superlink.address, cluster.policies, cluster.folder / "logs"),
+    ):
+        run_id = superlink.start_run(app)
+        while not stop.wait(_LOOK_SECONDS):
+            status = superlink.status(run_id)
+            state = read_status(cluster.server)
+            progress(state, read_metrics(cluster.server))
+            if status.completed:
+                return
+            if status.finished:
+                reason = read_status(cluster.server).get("message") or status.details
+                log = superlink.run_log(run_id)
+                (cluster.folder / "logs" / "server.log").write_text(log)
+                raise RunFailedError(reason or f"The run failed: see {superlink.log_file}.")
+            if state.get("state") in ("waiting", "running") and not is_alive(state["pid"]):
+                # Flower would notice only after a minute without heartbeat.
+                raise RunFailedError(
+                    "The server's process ended in mid-run; go on with: "
+                    f"coinflower run --resume {cluster.folder}"
+                )
+        superlink.stop_run(run_id)
+
+
+def _superlink(cluster: Cluster, kind: NodeKind, port: int | None) -> Superlink:
+    folder = cluster.folder / "superlink"
+    if kind is not NodeKind.SIMULATED:
+        return Superlink(folder, port=port)
+    # Simulated nodes have no configuration of their own: they find their policies by number.
+    environment = {SIMULATED_POLICIES: str(cluster.folder / "clients")}
+    return Superlink(
+        folder, port=port, simulated_nodes=len(cluster.policies), environment=environment
+    )
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process of this machine is there and not yet a zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def collect_results(cluster: Cluster, started: float) -> dict[str, Any]:
+    """Write the run's results into its folder and return them.
+
+    Clients' ε comes from their ledgers, which only a local run may read: on real machines the
+    server never learns it.
+    """
+    metrics = read_metrics(cluster.server)
+    measured = [row["accuracy"] for row in metrics if row["accuracy"] is not None]
+    terms = cluster.terms
+    results: dict[str, Any] = {
+        "accuracy": measured[-1] if measured else None,
+        "rounds": metrics[-1]["round"] if metrics else 0,
+        "planned_rounds": terms.rounds,
+        "mode": str(terms.mode),
+        "private": terms.mode.is_private,
+        "insecure": cluster.insecure,
+        "sigma": terms.noise_multiplier,
+        "delta": cluster.delta,
+        "p": terms.p,
+        "q": terms.q,
+        "seconds": time.monotonic() - started,
+        "out": str(cluster.folder),
+        "clients": [_client(cluster, index) for index in range(len(cluster.policies))],
+    }
+    (cluster.folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    (cluster.folder / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
+    if metrics:
+        with (cluster.folder / "metrics.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(metrics[0]))
+            writer.writeheader()
+            writer.writerows(metrics)
+    model = cluster.server / "model.safetensors"
+    if model.exists():
+        shutil.copy(model, cluster.folder / model.name)
+    return results
+
+
+def _client(cluster: Cluster, index: int) -> dict[str, Any]:
+    policy = load_policy(cluster.policies[index])
+    with Ledger.open(cluster.ledger(index), read_only=True) as ledger:
+        tallies = ledger.tallies()
+        return {
+            "client": f"client-{index}",
+            "samples": policy.declared_size,
+            "epsilon": ledger.spent(cluster.delta) if cluster.terms.mode.is_private else None,
+            "budget": policy.budget.epsilon,
+            "charged_rounds": sum(tally.charged for tally in tallies),
+            "participated_rounds": sum(tally.joined for tally in tallies),
+        }

@@ -1,0 +1,185 @@
+"""Following a run on a SuperLink: who may join, how far it is, whether all of it is alive."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from coinflower.deploy.errors import DeploymentError
+from coinflower.deploy.flower.run_app import write_app
+from coinflower.deploy.flower.superlink import Superlink
+from coinflower.deploy.gateway.process import Gateway
+from coinflower.deploy.local.local_run import RunFailedError, is_alive
+from coinflower.deploy.machines.node_registry import FOLDER, Doorkeeper, Registry
+from coinflower.deploy.machines.server_log import FILE as RECORDS
+from coinflower.deploy.machines.server_log import Relay
+from coinflower.deploy.machines.status_file import SETTINGS, Board
+from coinflower.server.journal import ask_to_stop, read_metrics, read_status
+from coinflower.server.settings import Settings
+
+logger = logging.getLogger("coinflower.server")
+
+# Nobody waits for a look, and each costs the SuperLink two requests.
+_LOOK_SECONDS = 1.0
+_DRAIN_LOOK_SECONDS = 0.25
+_STUCK_SECONDS = 20.0
+
+
+class Watch:
+    """Starts a run and follows it and all that it needs.
+
+    Args:
+        settings: Settings of the run.
+        folder: The server's folder.
+        superlink: A running SuperLink.
+        door: The gateway before it, if there is one.
+        address: Where nodes reach it.
+        stay: Whether nodes stay welcome once the run is complete.
+        write_report: Writes the report of a complete run and returns its file.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        superlink: Superlink,
+        door: Gateway | None,
+        address: str,
+        *,
+        stay: bool,
+        write_report: Callable[[Settings], Path],
+    ) -> None:
+        self._settings = settings
+        self._superlink = superlink
+        self._door = door
+        self._stay = stay
+        self._write_report = write_report
+        self._doorkeeper: Doorkeeper | None = None
+        if superlink.authenticates_nodes:
+            self._doorkeeper = Doorkeeper(superlink, Registry(folder / FOLDER))
+        self._seen = len(read_metrics(settings.state))
+        self._looked_at = time.monotonic()
+        self._relay = Relay(folder / RECORDS)
+        self.board = Board(folder, address)
+        app = write_app(
+            folder / "app",
+            serverapp="coinflower.deploy.machines.server_process:app",
+            clientapp="coinflower.client.app:app",
+            config={"settings": str(folder / SETTINGS)},
+        )
+        self._look()
+        self._run_id = superlink.start_run(app)
+        logger.info("Serving at %s; waiting for clients.", address)
+
+    def is_well(self) -> bool:
+        """Whether the SuperLink, the gateway and the run are alive."""
+        return (
+            self._superlink.alive()
+            and (self._door is None or self._door.alive())
+            and time.monotonic() - self._looked_at < _STUCK_SECONDS
+        )
+
+    def follow(self, stop: threading.Event, drain_seconds: float) -> str | None:
+        """Follow the run until it is over, or has stopped because it was told to.
+
+        Returns:
+            How it ended, in a sentence. None if it stopped between two rounds because a node that
+            had been revoked is allowed again, for which the SuperLink must be started anew.
+
+        Raises:
+            DeploymentError: The run failed, or a part of the server ended.
+        """
+        complete = False
+        while not stop.wait(_LOOK_SECONDS):
+            status = self._superlink.status(self._run_id)
+            self._look()
+            if status.completed and not complete:
+                complete = True
+                if not self._stay:
+                    break
+                logger.info("%s Nodes may stay until the server is told to stop.", self._complete())
+            if status.finished and not complete:
+                raise self._failure(status.details)
+            self._require_alive()
+            if self._shuts_out():
+                self._drain(self._settings.reply_seconds + drain_seconds, stop)
+                if not stop.is_set():
+                    return None
+        if not complete:
+            self._drain(drain_seconds, threading.Event())
+        if complete or read_status(self._settings.state).get("state") == "finished":
+            return self._complete()
+        rounds = read_metrics(self._settings.state)
+        last = rounds[-1]["round"] if rounds else 0
+        return f"Stopped after round {last} of {self._settings.terms.rounds}; go on with --resume."
+
+    def _complete(self) -> str:
+        told = f"The run is complete: {self._settings.state}."
+        try:
+            return f"{told} Report: {self._write_report(self._settings)}"
+        except OSError as error:
+            return f"{told} Its report could not be written ({error.strerror})."
+
+    def _shuts_out(self) -> bool:
+        names = [] if self._doorkeeper is None else self._doorkeeper.shut_out
+        if names:
+            logger.warning(
+                "%s may join again; the SuperLink is started anew after this round, because it "
+                "never takes a key back.",
+                ", ".join(names),
+            )
+        return bool(names)
+
+    def _drain(self, seconds: float, hurry: threading.Event) -> None:
+        """End the run between two rounds; in mid-round after so many seconds, or in a hurry."""
+        state = self._settings.state
+        if read_status(state).get("state") == "running":
+            logger.info("Stopping after this round, or in %g s.", seconds)
+            ask_to_stop(state)
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline and not hurry.wait(_DRAIN_LOOK_SECONDS):
+                if self._superlink.status(self._run_id).finished:
+                    break
+                self._look()
+        if not self._superlink.status(self._run_id).finished:
+            self._superlink.stop_run(self._run_id)
+        self._tell()
+
+    def _look(self) -> None:
+        nodes = {} if self._doorkeeper is None else self._doorkeeper.apply()
+        online = sum(nodes.values()) if nodes else len(self._superlink.online_nodes())
+        self.board.note_nodes(nodes, online)
+        self._tell()
+        self._looked_at = time.monotonic()
+
+    def _tell(self) -> None:
+        self._relay.tell()
+        rounds = read_metrics(self._settings.state)
+        for row in rounds[self._seen :]:
+            accuracy = row["accuracy"]
+            logger.info(
+                "Round %d of %d: %d of %d available clients took part, %d answered, %.1f s%s",
+                row["round"],
+                self._settings.terms.rounds,
+                row["participants"],
+                row["available"],
+                row["answered"],
+                row["seconds"],
+                "" if accuracy is None else f", accuracy {accuracy:.1%}",
+            )
+        self._seen = len(rounds)
+
+    def _require_alive(self) -> None:
+        if self._door is not None and not self._door.alive():
+            raise DeploymentError(self._door.obituary())
+        state = read_status(self._settings.state)
+        if state.get("state") in ("waiting", "running") and not is_alive(state["pid"]):
+            # Flower would notice only after a minute without heartbeat.
+            raise RunFailedError("The server's process ended in mid-run; go on with --resume.")
+
+    def _failure(self, details: str) -> RunFailedError:
+        told = read_status(self._settings.state).get("message")
+        return RunFailedError(told or details or f"See {self._superlink.log_file}.")

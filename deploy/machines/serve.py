@@ -1,0 +1,173 @@
+"""A server on a machine of its own: SuperLink, gateway, the run, and what others see of them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from coinflower.deploy.errors import DeploymentError
+from coinflower.deploy.flower.superlink import LOOPBACK, Superlink, TlsFiles
+from coinflower.deploy.gateway.config import largest_body
+from coinflower.deploy.gateway.process import Gateway, find_nginx, gateway, listen_address
+from coinflower.deploy.keys.keys import (
+    CA_CERTIFICATE,
+    SERVER_CERTIFICATE,
+    SERVER_KEY,
+    SOON,
+    require_server_files,
+)
+from coinflower.deploy.machines.health import HealthServer
+from coinflower.deploy.machines.prometheus import metrics_server
+from coinflower.deploy.machines.run_supervisor import Watch
+from coinflower.deploy.machines.server_log import FILE as RECORDS
+from coinflower.deploy.machines.server_log import VARIABLE as RECORDS_VARIABLE
+from coinflower.deploy.machines.status_file import SETTINGS
+from coinflower.server.journal import STATUS
+from coinflower.server.settings import Settings, load_settings, save_settings
+
+logger = logging.getLogger("coinflower.server")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerPlan:
+    """What `coinflower server run` is asked for.
+
+    Attributes:
+        settings: Settings of the run.
+        folder: For the SuperLink's files, logs and the keys of nodes that may join.
+        keys: Folder with the server's certificate; None is plain HTTP on loopback.
+        listen: ``host:port`` of the gateway; None has none.
+        host: Interface of the SuperLink.
+        port: Port of the SuperLink.
+        resume: Go on from the checkpoint.
+        health_host: Interface of the gRPC health protocol.
+        health_port: Its port; None has none.
+        metrics_host: Interface of the metrics.
+        metrics_port: Their port; None has none.
+        drain_seconds: How long a round may go on when the server is told to stop.
+        stay: Keep the SuperLink up once the run is complete, until told to stop.
+        write_report: Writes the report of a complete run and returns its file.
+    """
+
+    settings: Path
+    folder: Path
+    write_report: Callable[[Settings], Path]
+    keys: Path | None = None
+    listen: str | None = None
+    host: str = LOOPBACK
+    port: int = 8000
+    resume: bool = False
+    health_host: str = LOOPBACK
+    health_port: int | None = None
+    metrics_host: str = LOOPBACK
+    metrics_port: int | None = None
+    drain_seconds: float = 10.0
+    stay: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without starting anything."""
+        if self.keys is None and (self.listen is not None or self.host != LOOPBACK):
+            raise ValueError(
+                "Without --keys the server speaks plain HTTP, on this machine's loopback only."
+            )
+        if self.listen is not None:
+            listen_address(self.listen)
+            find_nginx()
+
+
+def serve(plan: ServerPlan, stop: threading.Event) -> str:
+    """Serve until the run is over or ``stop`` is set; returns how it ended, in a sentence.
+
+    Raises:
+        ValueError: Settings or keys cannot be used.
+        DeploymentError: A part could not be started or ended, or the run failed.
+    """
+    settings = load_settings(plan.settings)
+    settings = replace(settings, resume=True) if plan.resume else settings
+    tls = None if plan.keys is None else _tls_files(plan.keys)
+    folder = plan.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    if plan.listen is None and plan.host != LOOPBACK:
+        logger.warning(
+            "Port %d on %s is the SuperLink itself, whose Control API has no password: whoever "
+            "reaches it can start runs and register nodes. Let nobody reach it but a gateway.",
+            plan.port,
+            plan.host,
+        )
+    while (outcome := _serve_once(plan, settings, folder, tls, stop)) is None:
+        settings = replace(settings, resume=True)
+    return outcome
+
+
+def _serve_once(
+    plan: ServerPlan, settings: Settings, folder: Path, tls: TlsFiles | None, stop: threading.Event
+) -> str | None:
+    """Serve with one SuperLink; returns None if the run is to go on with another."""
+    save_settings(settings, folder / SETTINGS)
+    (settings.state / STATUS).unlink(missing_ok=True)  # speaks of the process before
+    with _superlink(plan, settings, folder, tls) as (superlink, door, address):
+        watch = Watch(
+            settings,
+            folder,
+            superlink,
+            door,
+            address,
+            stay=plan.stay,
+            write_report=plan.write_report,
+        )
+        metrics = metrics_server(settings, folder, host=plan.metrics_host, port=plan.metrics_port)
+        health = HealthServer(plan.health_port, watch.is_well, host=plan.health_host)
+        with metrics, health:
+            try:
+                return watch.follow(stop, plan.drain_seconds)
+            except DeploymentError as error:
+                watch.board.note_error(str(error))
+                raise
+
+
+def _tls_files(keys: Path) -> TlsFiles:
+    item = require_server_files(keys)
+    assert item.expires is not None
+    left = item.expires - datetime.now(UTC)
+    if left < SOON:
+        logger.warning(
+            "The server's certificate expires in %d days; renew it: coinflower keys server %s",
+            left.days,
+            keys,
+        )
+    return TlsFiles(
+        ca=keys / CA_CERTIFICATE, certificate=keys / SERVER_CERTIFICATE, key=keys / SERVER_KEY
+    )
+
+
+@contextlib.contextmanager
+def _superlink(
+    plan: ServerPlan, settings: Settings, folder: Path, tls: TlsFiles | None
+) -> Iterator[tuple[Superlink, Gateway | None, str]]:
+    """Run the SuperLink, and the gateway before it if there is to be one."""
+    started = Superlink(
+        folder,
+        port=plan.port,
+        host=plan.host,
+        tls=tls,
+        authenticate_nodes=tls is not None,
+        environment={RECORDS_VARIABLE: str(folder / RECORDS)},
+    )
+    with started as superlink:
+        if plan.listen is None or tls is None:
+            yield superlink, None, superlink.address
+            return
+        door = gateway(
+            folder,
+            listen=plan.listen,
+            tls=tls,
+            upstream=superlink.address,
+            largest_body=largest_body(settings.terms),
+        )
+        with door as running:
+            yield superlink, running, plan.listen

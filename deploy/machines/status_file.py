@@ -1,0 +1,103 @@
+"""Where a server stands: what it writes into its folder for `coinflower status` and for metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from coinflower.deploy.local.local_run import is_alive
+from coinflower.server.checkpoint import write_atomically
+from coinflower.server.journal import read_metrics, read_status
+from coinflower.server.settings import Settings, load_settings
+
+_BOARD = "server.json"
+SETTINGS = "settings.toml"
+
+
+class Board:
+    """A file in the server's folder that says who is there and what went wrong.
+
+    Args:
+        folder: The server's folder.
+        address: Where nodes reach it.
+    """
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self._path = folder / _BOARD
+        self._content: dict[str, Any] = {
+            "pid": os.getpid(),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "address": address,
+            "nodes": {},
+            "online": 0,
+            "error": "",
+        }
+        self._write()
+
+    def note_nodes(self, nodes: Mapping[str, bool], online: int) -> None:
+        """Note who is online; ``nodes`` by name, where names are known."""
+        if (dict(nodes), online) != (self._content["nodes"], self._content["online"]):
+            self._content |= {"nodes": dict(nodes), "online": online}
+            self._write()
+
+    def note_error(self, error: str) -> None:
+        """Note why the server stopped."""
+        self._content["error"] = error
+        self._write()
+
+    def _write(self) -> None:
+        write_atomically(self._path, json.dumps(self._content).encode())
+
+
+def read_board(folder: Path) -> dict[str, Any]:
+    """Return what the server of a folder wrote last; empty if it never ran."""
+    path = folder / _BOARD
+    board: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return board
+
+
+def is_served(folder: Path) -> bool:
+    """Return whether a server is at work in a folder."""
+    board = read_board(folder)
+    return bool(board) and is_alive(board["pid"])
+
+
+def read_standing(folder: Path) -> dict[str, Any]:
+    """Return where the server of a folder stands, as figures.
+
+    Raises:
+        ValueError: No server ever ran there.
+    """
+    if not (folder / SETTINGS).exists():
+        raise ValueError(f"{folder} is not a server's folder; name the one given to --folder.")
+    return standing(load_settings(folder / SETTINGS), folder)
+
+
+def standing(settings: Settings, folder: Path) -> dict[str, Any]:
+    """Return where a server stands, from its board and the run's own files."""
+    board, status = read_board(folder), read_status(settings.state)
+    metrics = read_metrics(settings.state)
+    running = is_served(folder)
+    state = status.get("state", "not begun")
+    if not running and state in ("waiting", "running"):
+        state = "interrupted"
+    measured = [row for row in metrics if row["accuracy"] is not None]
+    return {
+        "server": "running" if running else "stopped",
+        "run": state,
+        "address": board.get("address", ""),
+        "started": board.get("started", ""),
+        "nodes": board.get("nodes", {}) if running else {},
+        "online": board.get("online", 0) if running else 0,
+        "round": metrics[-1]["round"] if metrics else 0,
+        "rounds": settings.terms.rounds,
+        "accuracy": measured[-1]["accuracy"] if measured else None,
+        "accuracy_round": measured[-1]["round"] if measured else None,
+        "last_error": board.get("error") or status.get("message", ""),
+        "mode": str(settings.terms.mode),
+        "insecure": settings.insecure_seed is not None or bool(status.get("insecure")),
+    }

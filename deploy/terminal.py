@@ -1,0 +1,36 @@
+"""Sentences for the person at the terminal: news, warnings, errors."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from coinflower.protocol.foreign import printable
+
+console = Console()
+
+
+errors = Console(stderr=True)
+
+
+def say(message: str, *, style: str | None = None) -> None:
+    """Print lines as they are: no markup, no folding at the edge of the window."""
+    console.print(_safe(message), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def warn(message: str) -> None:
+    """Print a warning to standard error, so that it never mixes with figures."""
+    _tell(f"Warning: {message}", "yellow")
+
+
+def complain(message: str) -> None:
+    """Print what went wrong to standard error."""
+    _tell(f"Error: {message}", "red")
+
+
+def _tell(message: str, style: str) -> None:
+    errors.print(_safe(message), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _safe(message: str) -> str:
+    """Return a message whose text cannot command the terminal, wherever it came from."""
+    return "\n".join(printable(line) for line in message.split("\n"))

@@ -1,0 +1,1 @@
+"""Attacks on the real code that measure the privacy lost."""

@@ -1,0 +1,281 @@
+"""The shipped server and clients in one process, and everything that an observer sees of them.
+
+Messages go from the strategy through a Grid straight into the ClientApp; the policy, the data, the
+ledger and the checkpoints are files. Nothing of client or server is re-implemented.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import tomli_w
+import torch
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+import coinflower.client.app
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.experiments.audit.colluders import Colluder
+from coinflower.learning import SecureRandom, SeededRandom, build_model, flatten_parameters
+from coinflower.protocol import messages
+from coinflower.protocol.terms import Terms
+from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.grid import PromptGrid
+from coinflower.server.strategy import RandomParticipation
+
+Vector = npt.NDArray[np.float32]
+Images = npt.NDArray[np.float32]
+Classes = npt.NDArray[np.int64]
+
+# Steps so short that the weights stay near zero, where gradients are what the data say.
+STEP = 1e-6
+_FIRST_NODE = 1000
+_NO_LIMIT = 1e9
+
+
+def write_client(
+    folder: Path,
+    terms: Terms,
+    images: Images,
+    classes: Classes,
+    *,
+    declared_size: int,
+    seed: int | None = None,
+) -> Path:
+    """Write a data set with a ledger and a policy that allows just these terms; return the policy.
+
+    Args:
+        folder: Where to; made if missing.
+        terms: What the policy allows.
+        images: The data.
+        classes: Their classes.
+        declared_size: Public bound on their number.
+        seed: Makes the client predictable, and marks its ledger so.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(
+        folder / "data.npz", x_train=images, y_train=classes, x_test=images[:1], y_test=classes[:1]
+    )
+    policy: dict[str, object] = {
+        "data_set": "audit",
+        "data": "data.npz",
+        "ledger": "ledger.db",
+        "declared_size": declared_size,
+        "modes": [str(terms.mode)],
+        "largest_p": terms.p,
+        "largest_q": terms.q,
+        "largest_clip_norm": terms.clip_norm,
+        "least_noise_multiplier": terms.noise_multiplier,
+        "models": [terms.model],
+        "budget": {"epsilon": _NO_LIMIT, "delta": 1e-3},
+    }
+    if seed is not None:
+        policy["insecure_seed"] = seed
+    path = folder / "policy.toml"
+    path.write_text(tomli_w.dumps(policy))
+    Ledger.create(folder / "ledger.db", "audit").close()
+    return path
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Seen:
+    """What there was to be seen of a run, and what the ledgers say about it.
+
+    Attributes:
+        sums: Noisy sum behind every step of the model, rounds x parameters.
+        replies: By client and round, the vector that it sent; a silent round is missing.
+        heard: By client, every round of which a coin or a vector left it.
+        coins: By client and charged round, the coin in its ledger.
+    """
+
+    sums: Vector
+    replies: list[dict[int, Vector]]
+    heard: list[set[int]]
+    coins: list[dict[int, bool]]
+
+
+def play(
+    terms: Terms,
+    policies: Sequence[Path],
+    folder: Path,
+    *,
+    colluders: Sequence[Colluder] = (),
+    seed: int | None = None,
+) -> Seen:
+    """Train by the shipped strategy with the shipped ClientApp behind every policy.
+
+    Args:
+        terms: The terms of the run; its learning rate should be :func:`learning_rate`'s.
+        policies: The clients.
+        folder: For the server's state.
+        colluders: Clients that conspire; their answers arrive last, in this order.
+        seed: Makes the server's noise predictable.
+    """
+    grid = WatchedGrid(policies, colluders)
+    strategy = RandomParticipation(
+        terms,
+        checkpoints=CheckpointFolder(folder, terms.hash),
+        randomness=SecureRandom() if seed is None else SeededRandom(seed),
+        expected_clients=len(policies) + len(colluders),
+        patience_seconds=0.0,
+    )
+    start = flatten_parameters(build_model(terms.model, classes=terms.classes)).numpy()
+    path = [start]
+    with _task():
+        strategy.start(
+            PromptGrid(grid, batch=len(policies) + len(colluders)),
+            ArrayRecord({messages.VECTOR: Array(start)}),
+            num_rounds=terms.rounds,
+            evaluate_fn=lambda _, arrays: path.append(arrays[messages.VECTOR].numpy()),
+        )
+        coinflower.client.app.forget_participants()
+    steps = -np.diff(np.stack(path), axis=0)
+    return Seen(
+        sums=(steps / STEP).astype(np.float32),
+        replies=grid.replies,
+        heard=grid.heard,
+        coins=[_charged_coins(policy.with_name("ledger.db")) for policy in policies],
+    )
+
+
+def learning_rate(p: float, q: float, declared_total: int) -> float:
+    """Return the learning rate with which the model steps by ``STEP`` times the noisy sum."""
+    return STEP * p * q * declared_total
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread: tiny models gain nothing from more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class WatchedGrid(Grid):
+    """Hands messages to ClientApps of this process at once and keeps what they answer.
+
+    Args:
+        policies: The policies of the clients.
+        colluders: Further nodes, which are not watched.
+    """
+
+    def __init__(self, policies: Sequence[Path], colluders: Sequence[Colluder] = ()) -> None:
+        self._colluders = dict(enumerate(colluders, start=len(policies)))
+        self.replies: list[dict[int, Vector]] = [{} for _ in policies]
+        self.heard: list[set[int]] = [set() for _ in policies]
+        self._contexts = [
+            Context(
+                run_id=1,
+                node_id=_FIRST_NODE + index,
+                node_config={coinflower.client.app.POLICY_KEY: str(policy)},
+                state=RecordDict(),
+                run_config={},
+            )
+            for index, policy in enumerate(policies)
+        ]
+        self._answers: dict[str, Message] = {}
+        self._ids = itertools.count()
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Ids of all clients."""
+        return range(_FIRST_NODE, _FIRST_NODE + len(self._contexts) + len(self._colluders))
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Deliver each message at once."""
+        return [self._deliver(message) for message in messages]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the answers, once, in the order of the clients."""
+        answers = [self._answers.pop(name) for name in message_ids if name in self._answers]
+        return sorted(answers, key=lambda answer: answer.metadata.src_node_id)
+
+    def _deliver(self, message: Message) -> str:
+        name = f"message-{next(self._ids)}"
+        message.metadata.__dict__["_message_id"] = name
+        index = message.metadata.dst_node_id - _FIRST_NODE
+        if index in self._colluders:
+            self._answers[name] = self._colluders[index].answer(message)
+            return name
+        try:
+            answer = coinflower.client.app.app(message, self._contexts[index])
+            self._watch(index, message, answer)
+        except RuntimeError as error:
+            answer = Message(Error(0, str(error)), reply_to=message)
+        self._answers[name] = answer
+        return name
+
+    def _watch(self, index: int, message: Message, answer: Message) -> None:
+        asked = message.content.config_records[messages.ASK]
+        given = answer.content.config_records[messages.ANSWER]
+        first = int(asked.get(messages.ROUND, 0))  # type: ignore[arg-type]
+        if messages.COINS in given:
+            count = int(asked[messages.COUNT])  # type: ignore[arg-type]
+            self.heard[index].update(range(first, first + count))
+        if messages.SUM in given:
+            self.heard[index].add(first)
+            content = given[messages.SUM]
+            assert isinstance(content, bytes)
+            self.replies[index][first] = messages.vector_from_bytes(content, len(content) // 4)
+
+    def set_run(self, run: Run) -> None:
+        """Not needed: nothing here asks for a run."""
+
+    @property
+    def run(self) -> Run:
+        """There is none."""
+        raise NotImplementedError("a grid in memory belongs to no run")
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a message."""
+        del group_id
+        return Message(content, dst_node_id=dst_node_id, message_type=message_type, ttl=ttl)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """All clients."""
+        return [NodeInfo(node_id=node) for node in self.get_node_ids()]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Deliver messages and return the answers."""
+        del timeout
+        return self.pull_messages(self.push_messages(messages))
+
+
+def _charged_coins(path: Path) -> dict[int, bool]:
+    with Ledger.open(path, read_only=True) as ledger:
+        return {
+            entry.round: bool(entry.coin)
+            for entry in ledger.history()
+            if entry.kind == "charge" and entry.round is not None
+        }
+
+
+@contextmanager
+def _task() -> Iterator[None]:
+    """Give this process the identity that Flower's messages want of a running task."""
+    before = TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+    try:
+        yield
+    finally:
+        TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = before

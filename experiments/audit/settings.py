@@ -1,0 +1,174 @@
+"""What is audited: a client's terms, the geometry of its gradients, and both data sets.
+
+All of a client's other elements share one unit gradient; that of the canary x' has an angle to it
+(docs/mathematics.md, "The mechanism"). A *wide* message holds many copies of such a client, each on
+two coordinates of its own: given the round's coin they are independent trials.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from coinflower.accounting.analyses.paper import AsPlotted
+from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.experiments.audit.colluders import OFFSET, declared_by_all
+from coinflower.experiments.audit.federation import Classes, Images, learning_rate
+from coinflower.experiments.audit.model import COPIES, PLANE, WIDE
+from coinflower.protocol.terms import Mode, Terms
+
+Array = npt.NDArray[np.float64]
+
+ANGLES = {"aligned": 0.0, "angled": 1.2, "across": math.pi / 2, "against": math.pi}
+CLIP_NORM = 0.5
+_BLOCK = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One client under one set of terms, with one geometry.
+
+    Attributes:
+        mode: Who adds noise and who sees participation.
+        geometry: A name of ``ANGLES``.
+        p: Participation probability.
+        q: Sampling rate.
+        d: Number of elements besides the canary.
+        noise_multiplier: Noise over clip norm.
+        deltas: The δ of each claim.
+        rounds: Rounds in each world of which messages are looked at; where the auditor may choose
+            among charged rounds, at most so many of either coin.
+        flips: Coins that are counted in each world.
+        copies: Clients in one message: 1, or ``COPIES``.
+        colluders: Whether other clients conspire against it, known to who looks on.
+        twin: Whether a second client, in a process of its own, gives away its noise.
+        label: Tells settings of one mode and geometry apart.
+    """
+
+    mode: Mode
+    geometry: str
+    p: float = 0.5
+    q: float = 0.5
+    d: int = 2
+    noise_multiplier: float = 0.7
+    deltas: tuple[float, ...] = (0.01, 0.1)
+    rounds: int
+    flips: int = 1
+    copies: int = COPIES
+    colluders: bool = False
+    twin: bool = False
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the setting is called in reports."""
+        return f"{self.mode}, {self.geometry} {self.label}".rstrip()
+
+    @property
+    def angle(self) -> float:
+        """Angle between the canary's gradient and the others'."""
+        return ANGLES[self.geometry]
+
+    @property
+    def size(self) -> int:
+        """Declared size of the client: the canary is counted."""
+        return self.d + 1
+
+    @property
+    def declared_total(self) -> int:
+        """What all clients of a round declare."""
+        return self.copies * self.size + (declared_by_all() if self.colluders else 0)
+
+    def terms(self, rounds: int) -> Terms:
+        """Return the terms of a run of so many rounds."""
+        return Terms(
+            experiment="audit",
+            mode=self.mode,
+            p=self.p,
+            q=self.q,
+            clip_norm=CLIP_NORM,
+            noise_multiplier=self.noise_multiplier,
+            rounds=rounds,
+            rounds_per_invitation=min(rounds, _BLOCK),
+            model=PLANE if self.copies == 1 else WIDE,
+            classes=2,
+            learning_rate=learning_rate(self.p, self.q, self.declared_total),
+        )
+
+    def data(self, *, with_canary: bool) -> tuple[Images, Classes]:
+        """Return one of both neighbouring data sets, for every copy.
+
+        Pixels cannot be negative, so a canary that points away from the others is its mirror image
+        with the other class, whose gradient has the other sign.
+        """
+        away = self.angle > math.pi / 2
+        turn = math.pi - self.angle if away else self.angle
+        elements = [(1.0, 0.0, 0)] * self.d
+        if with_canary:
+            elements.append((math.cos(turn), math.sin(turn), int(away)))
+        images = np.zeros((self.copies, len(elements), 2 * self.copies), dtype=np.float32)
+        for copy in range(self.copies):
+            images[copy, :, 2 * copy : 2 * copy + 2] = [element[:2] for element in elements]
+        classes = np.tile([element[2] for element in elements], self.copies)
+        return images.reshape(-1, 1, 2 * self.copies).clip(0, 1), classes
+
+    @property
+    def canary(self) -> tuple[float, float]:
+        """The canary's clipped gradient, in clip norms, where the others' are (1, 0)."""
+        sine = math.sin(self.angle)
+        return math.cos(self.angle), -sine if self.angle > math.pi / 2 else sine
+
+    def outputs(self, vectors: npt.NDArray[np.float32]) -> Array:
+        """Return vectors as they travel (a row a round) in clip norms, rounds x copies x 2."""
+        scaled: Array = vectors.astype(np.float64) / CLIP_NORM
+        if self.colluders:
+            scaled[:, -1] -= OFFSET
+        scaled = -scaled  # gradients of class 0 point against the data
+        return scaled.reshape(len(vectors), self.copies, 2)
+
+
+def claimed_scheme(setting: Setting) -> Scheme:
+    """Return what a ledger charges such a client for a round."""
+    scheme = setting.terms(1).round_cost(setting.size)
+    assert scheme is not None
+    return scheme
+
+
+def paper_scheme(setting: Setting) -> Scheme:
+    """Return what the source paper's figures say of such a round."""
+    return AsPlotted(
+        p=setting.p, q=setting.q, d=setting.d, noise_multiplier=setting.noise_multiplier
+    )
+
+
+def log_likelihood_ratio(setting: Setting, points: Array) -> Array:
+    """Return log P/Q at points (n x 2) that may come from either coin.
+
+    P and Q are the pair of docs/mathematics.md, "The mechanism". In mode quiet the coin is seen,
+    and the points are those of participating rounds.
+    """
+    p = 1.0 if setting.mode is Mode.QUIET else setting.p
+    counts: Array = np.arange(setting.d + 1.0)
+    mass = stats.binom.pmf(counts, setting.d, setting.q)
+
+    def density(x: float, y: float, sums: Array, weights: Array) -> Array:
+        """Return log Σ_i w_i·N(point; (sums_i + x, y)), without the constant."""
+        total = np.full(len(points), -np.inf)
+        for weight, at in zip(weights[weights > 0], sums[weights > 0], strict=True):
+            square = (points[:, 0] - at - x) ** 2 + (points[:, 1] - y) ** 2
+            total = np.logaddexp(total, math.log(weight) - square / 2 / setting.noise_multiplier**2)
+        return total
+
+    without = math.log(p) + density(0.0, 0.0, counts, mass)
+    with_canary = math.log(p) + density(*setting.canary, counts, mass)
+    ratio_top = math.log(setting.q) + with_canary
+    if setting.q < 1:
+        ratio_top = np.logaddexp(ratio_top, math.log1p(-setting.q) + without)
+    if p == 1:
+        return ratio_top - without
+    sits_out = density(0.0, 0.0, np.zeros(1), np.array([1 - p]))
+    return np.logaddexp(ratio_top, sits_out) - np.logaddexp(without, sits_out)

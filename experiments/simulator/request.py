@@ -1,0 +1,137 @@
+"""What a simulation is asked for, checked before any data is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from coinflower.accounting import validation
+from coinflower.accounting.analyses.names import SCHEMES
+from coinflower.experiments.simulator.scenarios import SETTINGS, analysis_of
+from coinflower.experiments.simulator.simulation import STATE
+from coinflower.experiments.simulator.simulator import NoiseModel
+from coinflower.learning.data.partitions import HOW
+
+NO_SCHEME = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        scenario: many-small or few-large.
+        data: Name or path of the data, or ``synthetic``.
+        iterations: Number of iterations.
+        scheme: The analysis that chooses the noise, ``none`` for no noise; by default the one that
+            holds for ``noise``.
+        total_epsilon: ε for all iterations; None grants each the paper's (0.015, 1e-6).
+        delta: δ of the total ε.
+        sigma: Noise multiplier, instead of a calibrated one.
+        noise: Who adds noise.
+        partition: How the data is shared out: equal, writer or dirichlet.
+        clients: Number of clients; as many as the data makes by default.
+        p: Participation probability, instead of a fitted one.
+        q: Sampling rate, instead of the paper's.
+        availability: Probability that a client is there.
+        clip_norm: Clip norm.
+        learning_rate: Step size; the paper's by default.
+        momentum: Momentum.
+        model: Model.
+        evaluate_every: Iterations between two evaluations.
+        split: Split of EMNIST.
+        download: Whether missing data may be fetched.
+        out: Folder for state and results.
+        resume: Whether to go on with the state in ``out``.
+        seed: Seeds everything; insecure.
+    """
+
+    scenario: str
+    data: str
+    iterations: int
+    scheme: str | None = None
+    total_epsilon: float | None = None
+    delta: float = 1e-5
+    sigma: float | None = None
+    noise: str = NoiseModel.TRUSTED
+    partition: str = "equal"
+    clients: int | None = None
+    p: float | None = None
+    q: float | None = None
+    availability: float = 1.0
+    clip_norm: float = 1.0
+    learning_rate: float | None = None
+    momentum: float = 0.9
+    model: str = "paper-cnn"
+    evaluate_every: int = 50
+    split: str | None = None
+    download: bool = False
+    out: Path | None = None
+    resume: bool = False
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be checked before any data is read."""
+        require_one_of("scenario", self.scenario, list(SETTINGS))
+        require_one_of("noise", self.noise, list(NoiseModel))
+        require_one_of("partition", self.partition, list(HOW))
+        if self.scheme is not None:
+            require_one_of("scheme", self.scheme, [*SCHEMES, NO_SCHEME])
+        validation.require_count("iterations", self.iterations, least=1)
+        validation.require_count("evaluate-every", self.evaluate_every, least=1)
+        validation.require_delta(self.delta)
+        validation.require_probability("availability", self.availability)
+        validation.require_positive("clip norm", self.clip_norm)
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum = {self.momentum} must lie in [0, 1).")
+        self._check_options()
+        self._refuse_contradictions()
+        if self.out is not None and (self.out / STATE).exists() and not self.resume:
+            raise ValueError(
+                f"{self.out} holds a simulation; --resume it or choose another folder."
+            )
+
+    def _check_options(self) -> None:
+        """Check what may be left out."""
+        positive = {"sigma": self.sigma, "total epsilon": self.total_epsilon}
+        for field, value in {**positive, "learning rate": self.learning_rate}.items():
+            if value is not None:
+                validation.require_positive(field, value)
+        for field, value in {"p": self.p, "q": self.q}.items():
+            if value is not None:
+                validation.require_probability(field, value)
+        if self.clients is not None:
+            validation.require_count("clients", self.clients, least=1)
+        if self.seed is not None:
+            validation.require_count("seed", self.seed, least=0)
+
+    def _refuse_contradictions(self) -> None:
+        """Refuse noise that is asked for and forbidden at once."""
+        if self.noise == NoiseModel.NONE and self.scheme not in (None, NO_SCHEME):
+            raise ValueError(
+                f"noise = 'none' adds no noise, but scheme = {self.scheme!r} would choose some; "
+                "leave out one of them."
+            )
+        if self.chosen_scheme != NO_SCHEME:
+            return
+        for field, value in {"sigma": self.sigma, "total epsilon": self.total_epsilon}.items():
+            if value is not None:
+                none = "noise" if self.noise == NoiseModel.NONE else "scheme"
+                raise ValueError(
+                    f"{none} = 'none' adds no noise, but {field} = {value:g} asks for some; leave "
+                    "out one of them."
+                )
+
+    @property
+    def chosen_scheme(self) -> str:
+        """Name of the analysis that chooses the noise."""
+        if self.scheme is not None:
+            return self.scheme
+        analysis = analysis_of(NoiseModel(self.noise))
+        return NO_SCHEME if analysis is None else analysis.name
+
+
+def require_one_of(field: str, value: str, choices: list[str]) -> None:
+    """Refuse a value that is none of the choices."""
+    if value not in choices:
+        raise ValueError(f"{field} = {value!r} is unknown; choose one of {', '.join(choices)}.")

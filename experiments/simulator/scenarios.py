@@ -1,0 +1,266 @@
+"""The paper's two settings, fitted to the data at hand, and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coinflower.accounting import validation
+from coinflower.accounting.analyses.schemes import CentralShuffling, Scheme
+from coinflower.accounting.composition.calibration import CalibrationError, least_sigma
+from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.experiments.simulator.simulator import NoiseModel
+from coinflower.learning import Dataset, load_data, partition
+from coinflower.protocol.terms import Mode
+
+MEAN_BATCH = 70.0
+"""Mean number of samples in an iteration, in both of the paper's settings."""
+PER_ITERATION = (0.015, 1e-6)
+"""The (ε, δ) that the paper grants each iteration."""
+MOST_SIGMA = 1000.0
+"""Nothing is learnt under more noise than this."""
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A federation of the paper's evaluation.
+
+    Attributes:
+        name: Name of the setting.
+        clients: Number of clients.
+        d: Samples of each.
+        p: Participation probability.
+        q: Sampling rate.
+        learning_rate: The paper's step size.
+        slower: Schemes for which the paper takes a smaller step, and that step.
+    """
+
+    name: str
+    clients: int
+    d: int
+    p: float
+    q: float
+    learning_rate: float
+    slower: tuple[tuple[str, float], ...] = ()
+
+    def learning_rate_of(self, scheme: str) -> float:
+        """Return the step size that the paper takes under a scheme's noise."""
+        return dict(self.slower).get(scheme, self.learning_rate)
+
+
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            name="many-small",
+            clients=23264,
+            d=30,
+            p=0.001,
+            q=0.1,
+            learning_rate=0.002,
+            slower=(("wcs", 1e-4), ("ols", 1e-4)),
+        ),
+        Setting(name="few-large", clients=697, d=1000, p=0.1, q=0.001, learning_rate=0.002),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Federation:
+    """Clients with their rows of a data set, and how they take part.
+
+    Attributes:
+        sizes: Data-set size of every client.
+        rows: Rows of the data set, client after client.
+        p: Participation probability.
+        q: Sampling rate.
+    """
+
+    sizes: Rows
+    rows: Rows
+    p: float
+    q: float
+
+    @property
+    def largest(self) -> int:
+        """The largest client's size: δ never falls with d, so what it pays bounds everybody's."""
+        return int(self.sizes.max())
+
+    @property
+    def mean_batch(self) -> float:
+        """Expected number of samples in an iteration while everybody is there."""
+        return self.p * self.q * float(self.sizes.sum())
+
+
+def federate(
+    setting: Setting,
+    data: Dataset,
+    *,
+    how: str = "equal",
+    clients: int | None = None,
+    noise: NoiseModel = NoiseModel.TRUSTED,
+    p: float | None = None,
+    q: float | None = None,
+    seed: int = 0,
+) -> Federation:
+    """Return the setting on the data at hand.
+
+    With other clients than the paper's, q and the mean batch stay the paper's and p is fitted;
+    where that would need p > 1, p stays the paper's and q is fitted; where that would need q > 1,
+    everybody takes part and q is fitted to that. In ``local-only`` p is 1 and q is fitted.
+
+    Args:
+        setting: The paper's.
+        data: Whose training part is shared out.
+        how: ``equal`` (d rows each), or ``writer`` or ``dirichlet`` for unequal clients.
+        clients: How many; as many as the data makes, and at most the paper's, by default.
+        noise: Who adds noise.
+        p: Participation probability, instead.
+        q: Sampling rate, instead.
+        seed: Of the partition, which is public.
+
+    Raises:
+        ValueError: The data cannot be shared out so.
+    """
+    parts = _shares(setting, data, how, clients, seed)
+    sizes = np.array([len(part) for part in parts], dtype=np.int64)
+    share = MEAN_BATCH / int(sizes.sum())
+    fitted_p, fitted_q = setting.p, setting.q
+    if noise is NoiseModel.LOCAL_ONLY:
+        fitted_p, fitted_q = 1.0, min(1.0, share)
+    elif p is None and sizes.sum() != setting.clients * setting.d:
+        fitted_p, fitted_q = _fitted(setting, share) if q is None else (min(1.0, share / q), q)
+    return Federation(
+        sizes=sizes,
+        rows=np.concatenate(parts),
+        p=fitted_p if p is None else p,
+        q=fitted_q if q is None else q,
+    )
+
+
+def _fitted(setting: Setting, share: float) -> tuple[float, float]:
+    """Return p and q whose product is a share of all samples, one of them the paper's if may be."""
+    for p, q in ((share / setting.q, setting.q), (setting.p, share / setting.p)):
+        if max(p, q) <= 1:
+            return p, q
+    return 1.0, min(1.0, share)
+
+
+def _shares(
+    setting: Setting, data: Dataset, how: str, clients: int | None, seed: int
+) -> list[Rows]:
+    samples = len(data.train_targets)
+    if clients is not None:
+        validation.require_count("clients", clients, least=1)
+    if how == "writer":
+        known = 1 if data.writers is None else len(np.unique(data.writers))
+        return partition(data, clients=known if clients is None else clients, how=how, seed=seed)
+    most = samples // setting.d
+    count = max(1, min(setting.clients, most)) if clients is None else clients
+    if count > most:
+        raise ValueError(
+            f"{count:,} clients of {setting.d} samples each need {count * setting.d:,} samples, "
+            f"but {data.name} has {samples:,}: it makes at most {most:,} clients."
+        )
+    if how != "equal":
+        return partition(data, clients=count, how=how, seed=seed)
+    order = np.random.default_rng(seed).permutation(samples)[: count * setting.d]
+    return list(order.reshape(count, setting.d))
+
+
+def analysis_of(noise: NoiseModel) -> type[Scheme] | None:
+    """Return the analysis that bounds what an iteration costs; None where nothing is protected."""
+    return CentralShuffling if noise is NoiseModel.CENTRAL else Mode(noise).scheme
+
+
+def calibrated_sigma(
+    federation: Federation,
+    scheme: type[Scheme],
+    *,
+    epsilon: float | None,
+    delta: float,
+    iterations: int,
+) -> float:
+    """Return the noise that an analysis asks for to protect every client.
+
+    Args:
+        federation: The clients.
+        scheme: The analysis.
+        epsilon: For all iterations together; None grants each the paper's (0.015, 1e-6).
+        delta: δ of ``epsilon``.
+        iterations: Number of iterations.
+
+    Raises:
+        CalibrationError: The budget asks for more noise than 1000.
+    """
+    target, at, rounds = (*PER_ITERATION, 1) if epsilon is None else (epsilon, delta, iterations)
+    sigma = least_sigma(
+        scheme,
+        p=federation.p,
+        q=federation.q,
+        d=federation.largest,
+        epsilon=target,
+        delta=at,
+        rounds=rounds,
+    )
+    if sigma > MOST_SIGMA:
+        raise CalibrationError(
+            f"epsilon = {target:g} at delta = {at:g} asks for sigma = {sigma:.4g} by "
+            f"{scheme.name}, and nothing is learnt above {MOST_SIGMA:g}: allow a larger epsilon, "
+            "fewer iterations, or sample less."
+        )
+    return sigma
+
+
+def upper_epsilon(
+    federation: Federation, noise: NoiseModel, sigma: float, iterations: int, delta: float
+) -> float | None:
+    """Return what the iterations cost any client at most, whoever chose the noise.
+
+    None where nothing is protected.
+    """
+    scheme = analysis_of(noise)
+    if scheme is None or sigma == 0:
+        return None
+    if iterations == 0:
+        return 0.0
+    terms = scheme(p=federation.p, q=federation.q, d=federation.largest, noise_multiplier=sigma)
+    return epsilon_after([(terms, iterations)], delta)
+
+
+def load_training_data(
+    spec: str, setting: Setting, *, split: str | None = None, download: bool = False
+) -> Dataset:
+    """Return data by name or path; ``synthetic`` makes as much as the setting has in the paper."""
+    if spec != "synthetic":
+        return load_data(spec, split=split, download=download)
+    return synthetic_data(setting.clients * setting.d, classes=62)
+
+
+def synthetic_data(samples: int, *, classes: int, test: int = 2000) -> Dataset:
+    """Return blurred class patterns under noise: learnable, and of the paper's shape and size."""
+    generator = np.random.default_rng(0)
+    patterns = generator.integers(0, 128, (classes, 7, 7), dtype=np.uint8)
+    patterns = patterns.repeat(4, axis=1).repeat(4, axis=2)
+
+    def some(count: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        targets = generator.integers(0, classes, count)
+        images = generator.integers(0, 128, (count, 28, 28), dtype=np.uint8)
+        for start in range(0, count, 10_000):
+            part = slice(start, start + 10_000)
+            images[part] += patterns[targets[part]]
+        return images, targets
+
+    train, test_part = some(samples), some(test)
+    return Dataset(
+        name="synthetic",
+        train_inputs=train[0],
+        train_targets=train[1],
+        test_inputs=test_part[0],
+        test_targets=test_part[1],
+        classes=classes,
+    )

@@ -1,0 +1,250 @@
+"""From a request on the command line to a simulated training and its figures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from coinflower.accounting.analyses.names import scheme_class
+from coinflower.experiments.simulator.peak_memory import keep_freed_memory
+from coinflower.experiments.simulator.request import NO_SCHEME, Request
+from coinflower.experiments.simulator.scenarios import (
+    SETTINGS,
+    Federation,
+    analysis_of,
+    calibrated_sigma,
+    federate,
+    load_training_data,
+    upper_epsilon,
+)
+from coinflower.experiments.simulator.simulated_notes import (
+    chosen_by_a_bound,
+    excess_over,
+    notes_on,
+)
+from coinflower.experiments.simulator.simulation import (
+    STATE,
+    TOTAL_EPSILON,
+    Curve,
+    State,
+    Terms,
+    read_state,
+    simulate,
+    sources_of,
+)
+from coinflower.experiments.simulator.simulator import NoiseModel, Scenario, Simulator
+from coinflower.learning import Dataset, evaluate, load_parameters, model_for
+from coinflower.server.checkpoint import write_atomically
+
+
+def run_request(
+    request: Request,
+    *,
+    data: Dataset | None = None,
+    tuning: Dataset | None = None,
+    note: Callable[[str], None] = lambda _: None,
+    progress: Callable[[Curve], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Simulate and return the figures, which are written to ``request.out`` as well.
+
+    Args:
+        request: What is asked for.
+        data: The data, if it is loaded already.
+        tuning: Data whose test part measures the final model once more, as ``tuning_accuracy``.
+        note: Told what a reader of the figures must know.
+        progress: Called after every iteration.
+        stopped: Asked before every iteration.
+    """
+    paper, noise = SETTINGS[request.scenario], NoiseModel(request.noise)
+    if data is None:
+        data = load_training_data(
+            request.data, paper, split=request.split, download=request.download
+        )
+    begun = _begun(request)
+    federation = federation_of(request, data)
+    sigma = sigma_of(request, federation) if begun is None else _kept_sigma(request, begun)
+    rate = request.learning_rate
+    if rate is None:
+        rate = paper.learning_rate_of(request.chosen_scheme)
+    terms: Terms = {TOTAL_EPSILON: request.total_epsilon}
+    if request.out is not None:
+        terms |= _terms(request, data, federation, sigma, rate)
+    if begun is not None:
+        begun.require_same(terms)
+        if request.total_epsilon is None:
+            terms[TOTAL_EPSILON] = begun.terms[TOTAL_EPSILON]
+    for line in notes_on(request, federation):
+        note(line)
+    played = 0 if begun is None else begun.curve.iterations
+    if begun is not None or request.sigma is not None:
+        last, total = max(played, request.iterations), terms[TOTAL_EPSILON]
+        excess = excess_over(request, federation, sigma, last, total)
+        if excess is not None and (request.sigma is not None or chosen_by_a_bound(request)):
+            raise ValueError(
+                f"{excess}; play fewer, choose more noise, or state a larger total epsilon."
+            )
+        if excess is not None:  # chosen by an analysis that is known to understate
+            note(f"{excess}.")
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    model = model_for(request.model, data)
+    generator, randomness = sources_of(request.seed, played)
+    simulator = Simulator(
+        Scenario(
+            sizes=federation.sizes,
+            p=federation.p,
+            q=federation.q,
+            clip_norm=request.clip_norm,
+            noise_multiplier=sigma,
+            noise_model=noise,
+            learning_rate=rate,
+            momentum=request.momentum,
+            availability=request.availability,
+        ),
+        data.train_inputs,
+        data.train_targets,
+        model,
+        generator,
+        randomness,
+        rows=federation.rows,
+    )
+    if request.out is not None:
+        request.out.mkdir(parents=True, exist_ok=True)
+    curve = simulate(
+        simulator,
+        model,
+        data,
+        iterations=request.iterations,
+        evaluate_every=request.evaluate_every,
+        folder=request.out,
+        begun=begun,
+        terms=terms,
+        progress=progress,
+        stopped=stopped,
+        note=note,
+    )
+    results = _figures(request, federation, sigma, rate, curve)
+    if tuning is not None:
+        load_parameters(model, simulator.weights)
+        results["tuning_accuracy"] = evaluate(model, tuning.test_inputs, tuning.test_targets)
+    if request.out is not None:
+        _write_results(request.out / "results.json", results, note)
+    return results
+
+
+def _begun(request: Request) -> State | None:
+    """Return the state to go on with, if there is one."""
+    if request.out is None or not (request.out / STATE).exists():
+        return None
+    return read_state(request.out)
+
+
+def federation_of(request: Request, data: Dataset) -> Federation:
+    """Return the clients of a request on its data."""
+    return federate(
+        SETTINGS[request.scenario],
+        data,
+        how=request.partition,
+        clients=request.clients,
+        noise=NoiseModel(request.noise),
+        p=request.p,
+        q=request.q,
+        seed=request.seed or 0,
+    )
+
+
+def sigma_of(request: Request, federation: Federation) -> float:
+    """Return the noise of a request that begins: none, as given, or calibrated."""
+    if request.chosen_scheme == NO_SCHEME:
+        return 0.0
+    if request.sigma is not None:
+        return request.sigma
+    return calibrated_sigma(
+        federation,
+        scheme_class(request.chosen_scheme),
+        epsilon=request.total_epsilon,
+        delta=request.delta,
+        iterations=request.iterations,
+    )
+
+
+def _kept_sigma(request: Request, begun: State) -> float:
+    """Return the noise of a request that goes on: what was played is not noised again."""
+    return float(begun.terms.get("sigma", 0.0) if request.sigma is None else request.sigma)
+
+
+def _terms(
+    request: Request, data: Dataset, federation: Federation, sigma: float, rate: float
+) -> Terms:
+    """Return all that cost and training depend on, so that nobody goes on in another way."""
+    samples = len(data.train_targets)
+    return {
+        "scenario": request.scenario,
+        "data": f"{samples:,} samples ({_digest(data.train_inputs, data.train_targets)})",
+        "partition": request.partition,
+        "clients": len(federation.sizes),
+        "seed": request.seed,
+        "shares": _digest(federation.sizes, federation.rows),
+        "noise": str(request.noise),
+        "scheme": request.chosen_scheme,
+        "q": federation.q,
+        "p": federation.p,
+        "availability": request.availability,
+        "sigma": sigma,
+        "delta": request.delta,
+        "clip norm": request.clip_norm,
+        "learning rate": rate,
+        "momentum": request.momentum,
+        "model": request.model,
+    }
+
+
+def _digest(*arrays: npt.NDArray[Any]) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()[:12]
+
+
+def _figures(
+    request: Request, federation: Federation, sigma: float, rate: float, curve: Curve
+) -> dict[str, Any]:
+    noise = NoiseModel(request.noise)
+    analysis = analysis_of(noise)
+    return {
+        "scenario": request.scenario,
+        "accuracy": curve.accuracy.get(curve.iterations),
+        "epsilon": upper_epsilon(federation, noise, sigma, curve.iterations, request.delta),
+        "delta": request.delta,
+        "analysis": None if analysis is None or sigma == 0 else analysis.name,
+        "sigma": sigma,
+        "scheme": request.chosen_scheme,
+        "iterations": curve.iterations,
+        "steps_per_second": curve.iterations / curve.seconds if curve.seconds else None,
+        "clients": len(federation.sizes),
+        "p": federation.p,
+        "q": federation.q,
+        "d": federation.largest,
+        "smallest_d": int(federation.sizes.min()),
+        "mean_batch": curve.samples / max(1, curve.iterations),
+        "learning_rate": rate,
+        "noise": request.noise,
+        "data": request.data,
+        "insecure": request.seed is not None,
+        "curve": curve.accuracy,
+    }
+
+
+def _write_results(path: Path, results: dict[str, Any], note: Callable[[str], None]) -> None:
+    try:
+        write_atomically(path, (json.dumps(results, indent=1) + "\n").encode())
+    except OSError as error:
+        note(f"{path} could not be written ({error.strerror}); the figures are printed only.")

@@ -1,0 +1,227 @@
+"""A simulated training from beginning to end: progress, checkpoints, and its curve."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as save_tensors
+from torch import nn
+
+from coinflower.experiments.simulator.simulator import Simulator, Vector
+from coinflower.learning import (
+    Dataset,
+    Randomness,
+    SecureRandom,
+    SeededRandom,
+    evaluate,
+    load_parameters,
+)
+from coinflower.server.checkpoint import write_atomically
+
+STATE = "simulation.safetensors"
+_SAVE_SECONDS = 20.0
+
+
+@dataclass(kw_only=True)
+class Curve:
+    """Test accuracy by iteration, and how it came about.
+
+    Attributes:
+        accuracy: Test accuracy by iteration.
+        iterations: How many were played.
+        seconds: Time that the iterations took, evaluation left out.
+        draws: How many clients took part in each iteration, and with how many samples.
+    """
+
+    accuracy: dict[int, float] = field(default_factory=dict)
+    iterations: int = 0
+    seconds: float = 0.0
+    draws: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def samples(self) -> int:
+        """Samples that were used, over all iterations."""
+        return sum(samples for _, samples in self.draws)
+
+
+Terms = dict[str, Any]
+"""All that a simulation's cost and its training depend on, by name, as JSON has it."""
+TOTAL_EPSILON = "total_epsilon"
+"""The wish that chose the noise: the one of the terms that may change, for the noise stays."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class State:
+    """A simulation as it was kept.
+
+    Attributes:
+        path: The file.
+        weights: The model's.
+        velocity: The optimizer's.
+        curve: What it came to so far.
+        terms: How it began.
+    """
+
+    path: Path
+    weights: Vector
+    velocity: Vector
+    curve: Curve
+    terms: Terms
+
+    def require_same(self, terms: Terms) -> None:
+        """Refuse to go on in another way, for one ε could not tell what both together cost.
+
+        Raises:
+            ValueError: A term differs.
+        """
+        for name in {**terms, **self.terms}:
+            began, asked = self.terms.get(name), terms.get(name)
+            if name != TOTAL_EPSILON and began != asked:
+                raise ValueError(
+                    f"{self.path} began with {_said(name, began)}, but {_said(name, asked)} is "
+                    "asked for; resume it as it began, or choose another folder."
+                )
+
+
+def _said(name: str, value: object) -> str:
+    return f"no {name}" if value is None else f"{name} = {value}"
+
+
+def simulate(
+    simulator: Simulator,
+    model: nn.Module,
+    data: Dataset,
+    *,
+    iterations: int,
+    evaluate_every: int,
+    folder: Path | None = None,
+    begun: State | None = None,
+    terms: Terms | None = None,
+    progress: Callable[[Curve], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
+    note: Callable[[str], None] = lambda _: None,
+) -> Curve:
+    """Play the iterations that are missing and return the curve.
+
+    Args:
+        simulator: The run.
+        model: Takes the weights when accuracy is measured.
+        data: Whose test part measures it.
+        iterations: Where to stop.
+        evaluate_every: Iterations between two measurements.
+        folder: Where the state is kept.
+        begun: A state to go on with.
+        terms: How the run began; kept with its state.
+        progress: Called after every iteration.
+        stopped: Asked before every iteration; what was reached is kept.
+        note: Told when the state cannot be kept; the run goes on, and tries again later.
+    """
+    curve = Curve() if begun is None else _restore(simulator, begun)
+    state = None if folder is None else folder / STATE
+    saved_at = time.monotonic()
+    while curve.iterations < iterations and not stopped():
+        started = time.monotonic()
+        draw = simulator.step()
+        curve.seconds += time.monotonic() - started
+        curve.iterations += 1
+        curve.draws.append((draw.participants, len(draw.rows)))
+        if curve.iterations % evaluate_every == 0:
+            curve.accuracy[curve.iterations] = _accuracy(simulator, model, data)
+        if time.monotonic() - saved_at > _SAVE_SECONDS:
+            _save(simulator, curve, terms or {}, state, note)
+            saved_at = time.monotonic()
+        progress(curve)
+    if curve.iterations and curve.iterations not in curve.accuracy:
+        curve.accuracy[curve.iterations] = _accuracy(simulator, model, data)
+    _save(simulator, curve, terms or {}, state, note)
+    return curve
+
+
+def _accuracy(simulator: Simulator, model: nn.Module, data: Dataset) -> float:
+    load_parameters(model, simulator.weights)
+    return evaluate(model, data.test_inputs, data.test_targets)
+
+
+def _save(
+    simulator: Simulator,
+    curve: Curve,
+    terms: Terms,
+    path: Path | None,
+    note: Callable[[str], None],
+) -> None:
+    if path is None:
+        return
+    tensors = {"weights": simulator.weights, "velocity": simulator.velocity}
+    metadata = {"curve": json.dumps(dataclasses.asdict(curve)), "terms": json.dumps(terms)}
+    try:
+        write_atomically(path, save_tensors(tensors, metadata=metadata))
+    except OSError as error:
+        note(
+            f"iteration {curve.iterations} could not be kept in {path.parent} ({error.strerror}); "
+            "what was kept before is still there. Make room."
+        )
+
+
+def _restore(simulator: Simulator, begun: State) -> Curve:
+    if begun.weights.shape != simulator.weights.shape:
+        raise ValueError(f"{begun.path} holds another model; choose another folder.")
+    simulator.weights, simulator.velocity = begun.weights, begun.velocity
+    return begun.curve
+
+
+def read_state(folder: Path) -> State:
+    """Return a simulation that was kept in a folder.
+
+    Raises:
+        ValueError: Its state is damaged, or does not say how it began.
+    """
+    path = folder / STATE
+    try:
+        with safe_open(path, "numpy") as file:
+            metadata = file.metadata()
+            fields = json.loads(metadata["curve"])
+            weights, velocity = file.get_tensor("weights"), file.get_tensor("velocity")
+        fields["accuracy"] = {int(key): value for key, value in fields["accuracy"].items()}
+        fields["draws"] = [(participants, samples) for participants, samples in fields["draws"]]
+        curve = Curve(**fields)
+        terms = json.loads(metadata.get("terms", "null"))
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}.") from None
+    if not isinstance(terms, dict):
+        raise ValueError(
+            f"{path} does not say how its simulation began, so nobody can tell what it costs; "
+            "choose another folder."
+        )
+    return State(path=path, weights=weights, velocity=velocity, curve=curve, terms=terms)
+
+
+def sources_of(seed: int | None, start: int) -> tuple[np.random.Generator, Randomness]:
+    """Return where coins and samples come from, and where noise: secure, or seeded if asked for.
+
+    Args:
+        seed: Seeds both; insecure.
+        start: Iterations that were played before. A simulation that goes on has streams of its
+            own, for coins that were played once must not come again.
+    """
+    if seed is None:
+        return generator_of(None), SecureRandom()
+    coins, noise = np.random.SeedSequence([seed, start]).generate_state(2, np.uint64).tolist()
+    return generator_of(coins), SeededRandom(noise)
+
+
+def generator_of(seed: int | None) -> np.random.Generator:
+    """Return a source of coins and samples: secure, or seeded if asked for."""
+    if seed is not None:
+        return np.random.Generator(np.random.Philox(seed))
+    from randomgen import AESCounter
+
+    return np.random.Generator(AESCounter(key=int.from_bytes(os.urandom(16), "little")))

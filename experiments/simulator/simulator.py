@@ -1,0 +1,219 @@
+"""The algorithm at the paper's scale on one machine: tens of thousands of clients, no messages.
+
+The same pieces as the deployment (clipped sums, noise, scaling, update) around draws that cost what
+the batch costs, not what the number of clients costs: the number of participants is drawn first,
+then who they are, then how many of their rows are sampled, then which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from coinflower.accounting import validation
+from coinflower.learning import (
+    FixedPoint,
+    Randomness,
+    add_noise,
+    clipped_gradient_sum,
+    fine_cell,
+    flatten_parameters,
+    load_parameters,
+    mean_gradient,
+    sgd_step,
+    to_tensor,
+)
+
+Rows = npt.NDArray[np.int64]
+Vector = npt.NDArray[np.float32]
+
+
+class NoiseModel(StrEnum):
+    """Who adds noise, hence how much of it the sum carries."""
+
+    TRUSTED = "trusted"
+    """One noise of σ·C, added by the server."""
+    UNTRUSTED = "untrusted"
+    """Every available client adds its own: the sum's variance is N_t·(σ·C)²."""
+    QUIET = "quiet"
+    """Every participant adds its own: the sum's variance is (participants)·(σ·C)²."""
+    LOCAL_ONLY = "local-only"
+    """Everybody always takes part (p = 1); one noise of σ·C."""
+    CENTRAL = "central"
+    """All data in one place, sampled at rate p·q; one noise of σ·C."""
+    NONE = "none"
+    """No noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What is simulated.
+
+    Attributes:
+        sizes: Data-set size of every client; their rows lie one after the other.
+        p: Participation probability.
+        q: Sampling rate.
+        clip_norm: Bound on each sample's gradient.
+        noise_multiplier: Noise over clip norm.
+        noise_model: Who adds it.
+        learning_rate: Step size.
+        momentum: Momentum.
+        availability: Probability that a client is there at all in an iteration.
+    """
+
+    sizes: Rows
+    p: float
+    q: float
+    clip_norm: float
+    noise_multiplier: float
+    noise_model: NoiseModel
+    learning_rate: float
+    momentum: float
+    availability: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check every field once."""
+        validation.require_probability("p", self.p)
+        validation.require_probability("q", self.q)
+        validation.require_probability("availability", self.availability)
+        validation.require_positive("learning rate", self.learning_rate)
+        if self.sizes.ndim != 1 or len(self.sizes) == 0 or self.sizes.min() < 1:
+            raise ValueError("sizes must name at least one client, each with at least one sample.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """The outcome of an iteration's coins and samples."""
+
+    rows: Rows
+    participants: int
+    available: int
+    available_size: int
+
+
+class Simulator:
+    """A run, one iteration at a time.
+
+    Args:
+        scenario: What is simulated.
+        inputs: Training images.
+        targets: Their classes.
+        model: The model; its weights are the state of the run.
+        generator: Where coins and samples come from.
+        randomness: Where noise comes from.
+        rows: Which images the clients hold, client after client; all in order by default. The
+            images themselves stay where they are.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        inputs: npt.NDArray[Any],
+        targets: Rows,
+        model: nn.Module,
+        generator: np.random.Generator,
+        randomness: Randomness,
+        *,
+        rows: Rows | None = None,
+    ) -> None:
+        held = len(targets) if rows is None else len(rows)
+        if len(inputs) != len(targets) or held != int(scenario.sizes.sum()):
+            raise ValueError(
+                f"{held} samples do not make the {int(scenario.sizes.sum())} of all clients."
+            )
+        self._rows = rows
+        self._scenario = scenario
+        self._inputs = inputs
+        self._targets = targets
+        self._model = model
+        self._generator = generator
+        self._randomness = randomness
+        self._ends = np.cumsum(scenario.sizes)
+        self._equal = bool((scenario.sizes == scenario.sizes[0]).all())
+        self.weights: Vector = flatten_parameters(model).numpy()
+        self.velocity: Vector = np.zeros_like(self.weights)
+
+    def step(self) -> Draw:
+        """Play one iteration."""
+        draw = self.draw()
+        scenario = self._scenario
+        rows = draw.rows if self._rows is None else self._rows[draw.rows]
+        load_parameters(self._model, self.weights)
+        total: Vector = clipped_gradient_sum(
+            self._model,
+            to_tensor(self._inputs[rows]),
+            torch.from_numpy(self._targets[rows]),
+            scenario.clip_norm,
+        ).numpy()
+        std = self._noise_std(draw)
+        if std > 0:
+            counted = FixedPoint.of(total, fine_cell(scenario.clip_norm))
+            total = add_noise(counted, std, self._randomness)
+        gradient = mean_gradient(
+            total, p=scenario.p, q=scenario.q, declared_total=max(draw.available_size, 1)
+        )
+        self.weights, self.velocity = sgd_step(
+            self.weights,
+            self.velocity,
+            gradient,
+            learning_rate=scenario.learning_rate,
+            momentum=scenario.momentum,
+        )
+        return draw
+
+    def draw(self) -> Draw:
+        """Flip all coins and sample all rows of an iteration."""
+        scenario = self._scenario
+        clients = len(scenario.sizes)
+        if scenario.noise_model is NoiseModel.CENTRAL:
+            total = int(self._ends[-1])
+            rows = self._some_of(total, scenario.p * scenario.q)
+            return Draw(rows=rows, participants=1, available=clients, available_size=total)
+        joined = self._some_of(clients, scenario.availability * scenario.p)
+        sizes = scenario.sizes[joined]
+        ends = np.cumsum(sizes)
+        # A Poisson sample of the participants' rows, laid one after the other.
+        positions = self._some_of(int(ends[-1]) if len(ends) else 0, scenario.q)
+        owner = np.searchsorted(ends, positions, side="right")
+        within = positions - (ends[owner] - sizes[owner])
+        rows = self._ends[joined[owner]] - sizes[owner] + within
+        available, size = self._available(joined)
+        return Draw(rows=rows, participants=len(joined), available=available, available_size=size)
+
+    def _available(self, joined: Rows) -> tuple[int, int]:
+        """Return how many clients were there, and with how many samples in all."""
+        scenario = self._scenario
+        clients = len(scenario.sizes)
+        if scenario.availability == 1:
+            return clients, int(self._ends[-1])
+        # Of those who did not join, who was there all the same?
+        there = scenario.availability * (1 - scenario.p)
+        there /= 1 - scenario.availability * scenario.p
+        if self._equal:
+            idle = int(self._generator.binomial(clients - len(joined), there))
+            available = len(joined) + idle
+            return available, available * int(scenario.sizes[0])
+        others = np.setdiff1d(self._some_of(clients, there), joined, assume_unique=True)
+        both = np.concatenate([joined, others])
+        return len(both), int(scenario.sizes[both].sum())
+
+    def _some_of(self, count: int, probability: float) -> Rows:
+        """Return each of 0, ..., count − 1 with the probability: how many first, then which."""
+        chosen = int(self._generator.binomial(count, probability)) if count else 0
+        return np.asarray(
+            self._generator.choice(count, chosen, replace=False) if chosen else [], dtype=np.int64
+        )
+
+    def _noise_std(self, draw: Draw) -> float:
+        scenario = self._scenario
+        if scenario.noise_model is NoiseModel.NONE or scenario.noise_multiplier == 0:
+            return 0.0
+        one = scenario.noise_multiplier * scenario.clip_norm
+        copies = {NoiseModel.UNTRUSTED: draw.available, NoiseModel.QUIET: draw.participants}
+        return one * float(np.sqrt(copies.get(scenario.noise_model, 1)))

@@ -1,0 +1,1 @@
+"""Studies of accuracy and their result pages."""

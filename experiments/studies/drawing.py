@@ -1,0 +1,213 @@
+"""Pictures of a study: accuracy over iterations, over ε, over the number of clients."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from coinflower.accounting.analyses.schemes import Certified
+from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.plots import new_axes, save
+from coinflower.experiments.simulator.request import NO_SCHEME
+from coinflower.experiments.simulator.simulator import NoiseModel
+from coinflower.experiments.studies.studies import Question, Study
+from coinflower.experiments.studies.trainings import Outcome
+
+# In the order of drawing: the paper's noise comes last and open, since it may lie upon another.
+_LOOKS: dict[str, dict[str, Any]] = {
+    NO_SCHEME: {"color": "0.2", "linestyle": "-", "marker": "s"},
+    "cs": {"color": "C2", "linestyle": "--", "marker": "v"},
+    "certified": {"color": "C0", "linestyle": "-", "linewidth": 2.2, "marker": "o"},
+    "wcs": {"color": "C4", "linestyle": "-", "marker": "^"},
+    "ols": {"color": "C5", "linestyle": "-", "marker": "D"},
+    "paper": {"color": "C1", "linestyle": ":", "marker": "s", "markerfacecolor": "none"},
+}
+_SIZES = {"paper": 9}
+_NOISES: dict[NoiseModel, dict[str, Any]] = {
+    NoiseModel.TRUSTED: {"linestyle": "-"},
+    NoiseModel.UNTRUSTED: {"linestyle": "--", "markerfacecolor": "none"},
+}
+_MARKERS = "os^Dv"
+_FEW_DECADES = 1e3
+_ACCURACY = "test accuracy"
+
+
+def draw(study: Study, outcomes: list[Outcome], out: Path) -> dict[str, str]:
+    """Draw a study as PNG and SVG into ``out``; returns the caption of each picture."""
+    if study.question is Question.UNTRUSTED_PRICE:
+        caption = _draw_over_clients(outcomes, out)
+        return {"over-clients": f"{caption} ({_seeds(study, outcomes)})."}
+    captions: dict[str, str] = {}
+    shown = outcomes
+    if study.question is Question.TOTAL_BUDGET:
+        middle = sorted(study.epsilons)[len(study.epsilons) // 2]
+        shown = [each for each in outcomes if each.case.epsilon in (None, middle)]
+        captions |= _draw_over_budget(study, outcomes, out)
+        what = f"at a total budget of ε = {middle:g}, δ = {study.delta:g}"
+    seeds = _seeds(study, shown)
+    if study.question is Question.PER_ITERATION:
+        what = "at the paper's (0.015, 1e-6) for each iteration"
+        _draw_over(
+            shown,
+            out / "over-epsilon",
+            f"ε spent, certified, δ = {study.delta:g}",
+            lambda outcome, at: spent(outcome, at, study.delta),
+            scale="log",
+        )
+        captions["over-epsilon"] = (
+            f"The same trainings over the ε that each has really spent, {what}; further left is "
+            f"better ({seeds}). {_truth(study, shown)}"
+        )
+    _draw_over(shown, out / "over-iterations", "iteration", lambda _outcome, at: at)
+    captions["over-iterations"] = (
+        f"Accuracy {what}, σ chosen by each analysis ({seeds}). {_truth(study, shown)}"
+    )
+    return captions
+
+
+def _seeds(study: Study, outcomes: list[Outcome]) -> str:
+    """Say what lies behind a point, and how far it was tuned."""
+    text = f"mean of {study.seeds} seeds, bars and bands one standard deviation"
+    edges = sum(study.edge(each.learning_rate) != "" for each in outcomes)
+    if edges:
+        text += f"; {edges} of {len(outcomes)} learning rates at the edge of those tried"
+    return text
+
+
+def spent(outcome: Outcome, iteration: int, delta: float) -> float | None:
+    """Return the certified ε that a trusted server's training has cost by an iteration."""
+    if outcome.sigma == 0:
+        return None
+    terms = Certified(p=outcome.p, q=outcome.q, d=outcome.d, noise_multiplier=outcome.sigma)
+    return epsilon_after([(terms, iteration)], delta)
+
+
+def _truth(study: Study, outcomes: list[Outcome]) -> str:
+    """Say what the schemes that are no upper bound really cost."""
+    told = [
+        f"`{each.case.scheme}`{_for(each)} really costs ε = {each.epsilon:.3g}"
+        for each in outcomes
+        if each.epsilon is not None and not each.case.holds
+    ]
+    if not told:
+        return ""
+    return (
+        f"σ of {'; '.join(told)} (certified, δ = {study.delta:g}, {study.iterations} iterations)."
+    )
+
+
+def _for(outcome: Outcome) -> str:
+    return "" if outcome.case.epsilon is None else f" for ε = {outcome.case.epsilon:g}"
+
+
+def _draw_over(
+    outcomes: list[Outcome],
+    path: Path,
+    x_label: str,
+    place: Callable[[Outcome, int], float | None],
+    *,
+    scale: str = "linear",
+) -> None:
+    figure, axes = new_axes("", x_label, _ACCURACY)
+    axes.set_xscale(scale)
+    order = list(_LOOKS)
+    for outcome in sorted(outcomes, key=lambda each: order.index(each.case.scheme)):
+        points = [(place(outcome, at), values) for at, values in outcome.curve.items()]
+        there = [(x, values) for x, values in points if x is not None]
+        if not there:
+            continue
+        x = [each for each, _ in there]
+        mean = [statistics.fmean(values) for _, values in there]
+        spread = [statistics.stdev(values) if len(values) > 1 else 0.0 for _, values in there]
+        look = _LOOKS[outcome.case.scheme]
+        size = _SIZES.get(outcome.case.scheme, 5)
+        axes.plot(x, mean, label=outcome.case.title, markersize=size, **look)
+        low = [m - s for m, s in zip(mean, spread, strict=True)]
+        high = [m + s for m, s in zip(mean, spread, strict=True)]
+        axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
+    _finish(figure, axes, path)
+
+
+def _draw_over_budget(study: Study, outcomes: list[Outcome], out: Path) -> dict[str, str]:
+    places: dict[str, tuple[str, Callable[[Outcome], float | None]]] = {
+        "over-budget": ("ε claimed for the whole training", lambda each: each.case.epsilon),
+        "over-true-epsilon": (
+            "ε that the whole training costs, certified",
+            lambda each: each.epsilon,
+        ),
+    }
+    for name, (x_label, place) in places.items():
+        figure, axes = new_axes("", f"{x_label}, δ = {study.delta:g}", _ACCURACY)
+        for scheme, look in _LOOKS.items():
+            group = [each for each in outcomes if each.case.scheme == scheme]
+            if scheme == NO_SCHEME:
+                axes.axhline(group[0].mean, color=look["color"], label=group[0].case.title)
+                continue
+            axes.errorbar(
+                [place(each) for each in group],
+                [each.mean for each in group],
+                yerr=[each.spread for each in group],
+                capsize=3,
+                markersize=_SIZES.get(scheme, 5),
+                label=group[0].case.title,
+                **look,
+            )
+        axes.set_xscale("log")
+        _finish(figure, axes, out / name, study.epsilons if name == "over-budget" else ())
+    return {
+        "over-budget": f"Accuracy after {study.iterations} iterations over the budget that each "
+        f"analysis was given ({_seeds(study, outcomes)}). {_truth(study, outcomes)}",
+        "over-true-epsilon": "The same trainings over what they really cost: noise that is too "
+        "small for its claim moves right, and no analysis changes what a given noise is worth.",
+    }
+
+
+def _draw_over_clients(outcomes: list[Outcome], out: Path) -> str:
+    figure, axes = new_axes("", "clients", _ACCURACY)
+    budgets = list(dict.fromkeys(each.case.epsilon for each in outcomes))
+    groups = dict.fromkeys((each.case.epsilon, each.case.noise) for each in outcomes)
+    for index, (epsilon, noise) in enumerate(groups):
+        group = [
+            each for each in outcomes if (each.case.epsilon, each.case.noise) == (epsilon, noise)
+        ]
+        axes.errorbar(
+            [each.clients for each in group],
+            [each.mean for each in group],
+            yerr=[each.spread for each in group],
+            capsize=3,
+            marker=_MARKERS[budgets.index(epsilon) % len(_MARKERS)],
+            color=f"C{index}",
+            **_NOISES[noise],
+            label=f"{group[0].case.title}, ε = {epsilon:g}",
+        )
+    axes.set_xscale("log")
+    _finish(figure, axes, out / "over-clients", [each.clients for each in outcomes])
+    return (
+        "Accuracy over the number of clients at equal ε, d, q and mean batch: the server's one "
+        "noise against noise in every client's message, whose sum grows with the number of clients"
+    )
+
+
+def _finish(figure: Any, axes: Any, path: Path, ticks: Iterable[float] = ()) -> None:
+    """Write a picture, its legend below; a logarithmic axis is marked at ticks if any are given."""
+    axes.set_ylim(0, 1)
+    if axes.get_xscale() == "log":
+        _mark_plainly(axes, sorted(set(ticks)))
+    columns = 2 if len(axes.get_legend_handles_labels()[0]) <= 4 else 3
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=columns)
+    save(figure, path.with_suffix(".png"), path.with_suffix(".svg"))
+
+
+def _mark_plainly(axes: Any, ticks: list[float]) -> None:
+    """Write plain numbers, few enough not to touch, at a logarithmic axis."""
+    from matplotlib import ticker
+
+    low, high = axes.get_xlim()
+    subs = (1.0, 2.0, 5.0) if high < _FEW_DECADES * low else (1.0,)
+    axes.xaxis.set_major_locator(
+        ticker.FixedLocator(ticks) if ticks else ticker.LogLocator(subs=subs)
+    )
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())

@@ -1,0 +1,191 @@
+"""A study as a page: figures, tables, the command that redoes it, and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from coinflower.experiments.simulator.request import NO_SCHEME
+from coinflower.experiments.simulator.scenarios import PER_ITERATION, SETTINGS
+from coinflower.experiments.simulator.simulator import NoiseModel
+from coinflower.experiments.studies.drawing import draw
+from coinflower.experiments.studies.studies import Question, Study
+from coinflower.experiments.studies.tables import write_tables
+from coinflower.experiments.studies.trainings import Outcome
+from coinflower.learning import Dataset
+
+EMNIST_BYCLASS = 697_932
+"""Training images of the split that the paper uses."""
+_QUESTIONS = {
+    Question.PER_ITERATION: "every analysis at the paper's budget for each iteration",
+    Question.TOTAL_BUDGET: "every analysis at one budget for the whole training",
+    Question.UNTRUSTED_PRICE: "what it costs not to trust the server",
+}
+
+
+def write_page(
+    study: Study, outcomes: list[Outcome], out: Path, *, data: str, command: str
+) -> None:
+    """Write pictures, CSV files and README.md of a study.
+
+    Args:
+        study: The study.
+        outcomes: What its cases came to.
+        out: Folder.
+        data: What the data is called.
+        command: The command line that redoes it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    write_tables(study, outcomes, out)
+    draw_page(study, outcomes, out, data=data, command=command)
+
+
+def draw_page(study: Study, outcomes: list[Outcome], out: Path, *, data: str, command: str) -> None:
+    """Write pictures and README.md of a study, as ``write_page``, whose CSV files are there."""
+    captions = draw(study, outcomes, out)
+    pictures = "\n".join(
+        f"![{name}]({name}.png)\n\n{caption}\n" for name, caption in captions.items()
+    )
+    setting = SETTINGS[study.scenario]
+    rates = ", ".join(f"{rate:g}" for rate in study.rates)
+    text = f"""# {study.scenario}: {_QUESTIONS[study.question]}
+
+{_setting_line(study, outcomes, data)}
+The paper has {setting.clients:,} clients of {setting.d} samples at p = {setting.p:g},
+q = {setting.q:g}. Here: model {study.model}, clip norm 1, momentum 0.9. The learning rate is the
+best of {rates} for each line of the table, chosen with one seed
+on {study.test_images:,} test images that the figures do not use; accuracy is measured on as many
+others.
+
+Redo it (trainings that are there already are not played again):
+
+```sh
+{command}
+```
+
+**INSECURE:** coins, samples and noise are seeded so that the figures can be redone; models trained
+in this way are not private.
+
+{_table(study, outcomes)}
+
+{_edges(study, outcomes)}
+{_findings(study, outcomes)}
+
+{pictures}
+Figures behind the pictures: [results.csv](results.csv), [curves.csv](curves.csv),
+[learning-rates.csv](learning-rates.csv); every picture is there as SVG, too.
+"""
+    (out / "README.md").write_text(text)
+
+
+def describe(data: Dataset) -> str:
+    """Return what a reader must know of the data; where it lies is nobody's concern."""
+    name = Path(data.name).name
+    count = len(data.train_targets)
+    if name == "emnist byclass" and count < EMNIST_BYCLASS:
+        name, size = "A subset of EMNIST ByClass", f"{count:,} of {EMNIST_BYCLASS:,}"
+    else:
+        size = f"{count:,}"
+    return f"{name} ({size} training images, {data.classes} classes)"
+
+
+def _setting_line(study: Study, outcomes: list[Outcome], data: str) -> str:
+    first = outcomes[0]
+    if study.question is Question.UNTRUSTED_PRICE:
+        clients = f"{', '.join(f'{count:,}' for count in study.clients)} clients"
+        fitted = f"q = {first.q:g}, and p such that the mean batch is 70"
+    else:
+        clients = f"{first.clients:,} clients"
+        fitted = f"p = {first.p:.4g}, q = {first.q:.4g}"
+    sizes = f"{first.d} samples each" if study.partition == "equal" else f"up to {first.d} samples"
+    return (
+        f"{data}, partition `{study.partition}`: {clients}, {sizes}, {fitted}; "
+        f"{study.iterations} iterations."
+    )
+
+
+def _edges(study: Study, outcomes: list[Outcome]) -> str:
+    """Say which learning rates lie at the edge of those tried; empty if none does."""
+    count = sum(study.edge(each.learning_rate) != "" for each in outcomes)
+    if not count:
+        return ""
+    return (
+        f"**{count} of {len(outcomes)} learning rates lie at the edge of those tried**, marked ≤ "
+        "(the smallest) or ≥ (the largest): a rate beyond it might serve better, so these lines "
+        "show what was reached, not the most that can be.\n"
+    )
+
+
+def _table(study: Study, outcomes: list[Outcome]) -> str:
+    lines = [
+        "| noise by | budget ε | clients | σ | ε that holds | learning rate | accuracy |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in outcomes:
+        budget = _budget(each)
+        rate = f"{study.edge(each.learning_rate)}{each.learning_rate:g}"
+        true = "none" if each.epsilon is None else f"{each.epsilon:.3g}"
+        lines.append(
+            f"| {each.case.title} | {budget} | {each.clients:,} | {each.sigma:.4g} | {true} | "
+            f"{rate} | {each.mean:.1%} ± {each.spread:.1%} |"
+        )
+    return "\n".join(lines)
+
+
+def _budget(outcome: Outcome) -> str:
+    if outcome.case.scheme == NO_SCHEME:
+        return ""
+    if outcome.case.epsilon is None:
+        return f"{PER_ITERATION[0]:g} each iteration"
+    return f"{outcome.case.epsilon:g}"
+
+
+def _findings(study: Study, outcomes: list[Outcome]) -> str:
+    """Say in sentences what the table shows."""
+    return "\n".join(f"- {sentence}" for sentence in _sentences(study, outcomes))
+
+
+def _sentences(study: Study, outcomes: list[Outcome]) -> Iterator[str]:
+    by_case = {(each.case.scheme, each.case.epsilon): each for each in outcomes}
+    if study.question is Question.UNTRUSTED_PRICE:
+        yield from _price_sentences(outcomes)
+        return
+    for epsilon in dict.fromkeys(each.case.epsilon for each in outcomes):
+        if ("certified", epsilon) not in by_case:
+            continue
+        ours, wcs, ols, theirs = (
+            by_case[name, epsilon] for name in ("certified", "wcs", "ols", "paper")
+        )
+        where = "each iteration's budget" if epsilon is None else f"ε = {epsilon:g}"
+        yield (
+            f"At {where} the certified bound reaches {ours.mean:.1%} with σ = {ours.sigma:.3g}; "
+            f"wcs {wcs.mean:.1%} with {wcs.sigma:.3g}, ols {ols.mean:.1%} with {ols.sigma:.3g}. "
+            f"{_their_claim(theirs, ours)}"
+        )
+
+
+def _their_claim(theirs: Outcome, ours: Outcome) -> str:
+    assert theirs.epsilon is not None
+    assert ours.epsilon is not None
+    if theirs.epsilon < 1.01 * ours.epsilon:
+        return "The paper's σ is almost the same here."
+    return (
+        f"The paper's σ = {theirs.sigma:.3g} reaches {theirs.mean:.1%}, but costs "
+        f"ε = {theirs.epsilon:.3g} where the certified noise costs {ours.epsilon:.3g}."
+    )
+
+
+def _price_sentences(outcomes: list[Outcome]) -> Iterator[str]:
+    for trusted in outcomes:
+        if trusted.case.noise is not NoiseModel.TRUSTED:
+            continue
+        (other,) = (
+            each
+            for each in outcomes
+            if each.case.noise is NoiseModel.UNTRUSTED
+            and (each.clients, each.case.epsilon) == (trusted.clients, trusted.case.epsilon)
+        )
+        yield (
+            f"{trusted.clients:,} clients at ε = {trusted.case.epsilon:g}: {trusted.mean:.1%} with "
+            f"a trusted server, {other.mean:.1%} without (σ = {other.sigma:.3g} in every message)."
+        )

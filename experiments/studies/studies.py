@@ -1,0 +1,201 @@
+"""The paper's evaluation as studies: which trainings are compared, and on what."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coinflower.accounting import validation
+from coinflower.accounting.analyses.names import SCHEMES
+from coinflower.accounting.analyses.schemes import CentralShuffling
+from coinflower.experiments.simulator.request import NO_SCHEME, Request, require_one_of
+from coinflower.experiments.simulator.scenarios import SETTINGS
+from coinflower.experiments.simulator.simulator import NoiseModel
+
+COMPARED = (NO_SCHEME, "cs", "paper", "certified", "wcs", "ols")
+"""Without privacy, the ideal, the paper's noise, and the analyses that hold."""
+
+
+_FORMAT = 2
+"""Of kept trainings; raised whenever the same request gives other figures than before."""
+
+
+class Question(StrEnum):
+    """What a study asks."""
+
+    PER_ITERATION = "per-iteration"
+    """Every analysis meets the paper's (0.015, 1e-6) in each iteration."""
+    TOTAL_BUDGET = "total-budget"
+    """Every analysis meets one budget for the whole training."""
+    UNTRUSTED_PRICE = "untrusted-price"
+    """The same ε for all clients, noise added by the server or by every client."""
+
+
+def parse_question(text: str) -> Question:
+    """Return the question of that name, or say which there are."""
+    try:
+        return Question(text)
+    except ValueError:
+        raise ValueError(
+            f"question = {text!r} is unknown; choose one of {', '.join(Question)}."
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A comparison.
+
+    Attributes:
+        question: What it asks.
+        scenario: many-small or few-large.
+        data: Name or path of the data.
+        partition: How it is shared out.
+        iterations: Length of every training.
+        epsilons: Total budgets.
+        delta: Their δ.
+        clients: Numbers of clients, for the price of mistrust.
+        rates: Learning rates to choose from.
+        seeds: Trainings of each kind.
+        test_images: How many measure accuracy; as many others choose the learning rate.
+        model: The model.
+        split: Split of EMNIST.
+        download: Whether missing data may be fetched.
+    """
+
+    question: Question
+    scenario: str
+    data: str
+    partition: str = "equal"
+    iterations: int = 600
+    epsilons: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    delta: float = 1e-5
+    clients: tuple[int, ...] = ()
+    rates: tuple[float, ...] = (0.005, 0.02, 0.08)
+    seeds: int = 3
+    test_images: int = 2000
+    model: str = "paper-cnn"
+    split: str | None = None
+    download: bool = False
+
+    def __post_init__(self) -> None:
+        """Check everything before the first training; requests check themselves."""
+        require_one_of("scenario", self.scenario, list(SETTINGS))
+        if not self.rates:
+            raise ValueError("rates must name at least one learning rate.")
+        for rate in self.rates:
+            validation.require_positive("rates: learning rate", rate)
+        for epsilon in self.epsilons:
+            validation.require_positive("epsilons: epsilon", epsilon)
+        for count in self.clients:
+            validation.require_count("clients", count, least=1)
+        validation.require_count("seeds", self.seeds, least=1)
+        validation.require_count("test images", self.test_images, least=1)
+        if self.question is not Question.PER_ITERATION and not self.epsilons:
+            raise ValueError("epsilons must name at least one budget.")
+        if self.question is Question.UNTRUSTED_PRICE and not self.clients:
+            raise ValueError("clients must name at least one number of clients.")
+        for case in self.cases():
+            self.request(case, self.rates[0], 0)
+
+    def cases(self) -> list[Case]:
+        """Return what is compared."""
+        if self.question is Question.PER_ITERATION:
+            return [Case(scheme=scheme) for scheme in COMPARED]
+        if self.question is Question.TOTAL_BUDGET:
+            private = [scheme for scheme in COMPARED if scheme != NO_SCHEME]
+            return [
+                Case(scheme=NO_SCHEME),
+                *(Case(scheme=name, epsilon=value) for value in self.epsilons for name in private),
+            ]
+        models = (NoiseModel.TRUSTED, NoiseModel.UNTRUSTED)
+        return [
+            Case(scheme="certified", epsilon=value, noise=noise, clients=count)
+            for value in self.epsilons
+            for noise in models
+            for count in self.clients
+        ]
+
+    def edge(self, rate: float) -> str:
+        """Return a mark for a learning rate at the edge of those tried, which may not be the best.
+
+        Nothing can be said where only one was tried.
+        """
+        if len(set(self.rates)) == 1:
+            return ""
+        return {min(self.rates): "≤ ", max(self.rates): "≥ "}.get(rate, "")
+
+    def request(self, case: Case, rate: float, seed: int) -> Request:
+        """Return one training of the study."""
+        return Request(
+            scenario=self.scenario,
+            data=self.data,
+            split=self.split,
+            download=self.download,
+            partition=self.partition,
+            iterations=self.iterations,
+            delta=self.delta,
+            scheme=case.scheme,
+            total_epsilon=case.epsilon,
+            noise=case.noise,
+            clients=case.clients,
+            model=self.model,
+            learning_rate=rate,
+            evaluate_every=_interval(self.iterations),
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One curve of a study: all that distinguishes it from the others.
+
+    Attributes:
+        scheme: The analysis that chooses the noise.
+        epsilon: The budget; None for the paper's per iteration, or without privacy.
+        noise: Who adds noise.
+        clients: Number of clients; None for as many as the data makes.
+    """
+
+    scheme: str
+    epsilon: float | None = None
+    noise: NoiseModel = NoiseModel.TRUSTED
+    clients: int | None = None
+
+    @property
+    def title(self) -> str:
+        """What the curve is called."""
+        if self.noise is not NoiseModel.TRUSTED or self.clients is not None:
+            return f"{self.noise} server"
+        if self.scheme == NO_SCHEME:
+            return "no privacy"
+        why = "" if self.holds else " (not an upper bound)"
+        return "cs (the ideal)" if self.scheme == CentralShuffling.name else self.scheme + why
+
+    @property
+    def holds(self) -> bool:
+        """Whether the analysis bounds what a client loses here."""
+        scheme = SCHEMES.get(self.scheme)
+        return scheme is not None and scheme.is_chargeable
+
+
+def _interval(iterations: int) -> int:
+    """Return how many iterations lie between two of the six or more points of a curve.
+
+    It divides the iterations, so that the points are evenly spaced, unless that would take more
+    than twelve of them.
+    """
+    longest = max(1, iterations // 6)
+    fitting = [each for each in range(longest // 2 + 1, longest + 1) if iterations % each == 0]
+    return max(fitting, default=longest)
+
+
+def training_key(request: Request, test_images: int) -> str:
+    """Return a file name that only the same training has."""
+    fields = {**dataclasses.asdict(request), "test_images": test_images, "format": _FORMAT}
+    for elsewhere in ("out", "resume", "download"):
+        del fields[elsewhere]
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode())
+    return f"{request.chosen_scheme}-{digest.hexdigest()[:16]}"

@@ -1,0 +1,156 @@
+"""Data sets in a folder of idx files, under the names MNIST and EMNIST give them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coinflower.learning.data.dataset import Dataset
+from coinflower.learning.data.idx import read_idx
+from coinflower.learning.data.records import usable_records
+
+EMNIST_CLASSES = {
+    "byclass": 62,
+    "bymerge": 47,
+    "balanced": 47,
+    "letters": 26,
+    "digits": 10,
+    "mnist": 10,
+}
+
+_PLACES = (".", "raw", "MNIST/raw", "FashionMNIST/raw", "EMNIST/raw")
+
+
+def check_split(split: str | None) -> None:
+    """Refuses a name that is no split of EMNIST."""
+    if split is not None and split not in EMNIST_CLASSES:
+        raise ValueError(
+            f"split is {split!r}, but must be one of {', '.join(EMNIST_CLASSES)} (EMNIST only)"
+        )
+
+
+def load_folder(folder: Path, *, split: str | None = None) -> Dataset:
+    """Returns the data set in a folder, or in torchvision's usual place below it.
+
+    Files may be plain or end in ``.gz``. EMNIST images, which are stored transposed, are turned
+    upright, and the labels of its ``letters`` start at 0. QMNIST's label file beside MNIST's
+    images tells the writer of each.
+
+    Args:
+        folder: Holds ``train-images-idx3-ubyte`` and so on, or ``emnist-<split>-train-…``.
+        split: Which split of EMNIST, where the folder holds several.
+
+    Raises:
+        ValueError: If files are missing, damaged, do not fit together, or several sets are there.
+    """
+    check_split(split)
+    found: list[tuple[Path, str | None]] = []
+    for place in dict.fromkeys((folder / place).resolve() for place in _PLACES):
+        if split is None and _find(place, "train-images-idx3-ubyte") is not None:
+            found.append((place, None))
+        found += [
+            (place, name)
+            for name in EMNIST_CLASSES
+            if split in (None, name) and _find(place, f"emnist-{name}-train-images-idx3-ubyte")
+        ]
+    if not found:
+        wanted = f"emnist-{split}-train-images" if split else "train-images"
+        raise ValueError(
+            f"folder {folder} has no {wanted}-idx3-ubyte (plain or .gz): give the folder that "
+            "holds the MNIST-style idx files"
+        )
+    if len(found) > 1:
+        names = ", ".join(f"{place} ({name or 'MNIST-style'})" for place, name in found)
+        raise ValueError(
+            f"folder {folder} has several data sets, {names}: name the inner folder or the "
+            "EMNIST split"
+        )
+    place, name = found[0]
+    return _load_emnist(place, name) if name is not None else _load_mnist(place)
+
+
+def _load_emnist(place: Path, split: str) -> Dataset:
+    train, test = (
+        _images_and_labels(place, f"emnist-{split}-{part}-images", f"emnist-{split}-{part}-labels")
+        for part in ("train", "test")
+    )
+    first, classes = (1 if split == "letters" else 0), EMNIST_CLASSES[split]
+    # Transposed images are a view: half a million are not copied.
+    (train_inputs, train_targets), (test_inputs, test_targets) = (
+        usable_records(
+            f"{place} ({part})", images.transpose(0, 2, 1), labels - first, classes=classes
+        )
+        for part, (images, labels) in (("train", train), ("test", test))
+    )
+    return Dataset(
+        name=f"emnist {split}",
+        train_inputs=train_inputs,
+        train_targets=train_targets,
+        test_inputs=test_inputs,
+        test_targets=test_targets,
+        classes=classes,
+    )
+
+
+def _load_mnist(place: Path) -> Dataset:
+    train_inputs, train_targets = _images_and_labels(place, "train-images", "train-labels")
+    test_inputs, test_targets = _images_and_labels(place, "t10k-images", "t10k-labels")
+    return Dataset(
+        name=str(place),
+        train_inputs=train_inputs,
+        train_targets=train_targets,
+        test_inputs=test_inputs,
+        test_targets=test_targets,
+        classes=max(2, int(max(train_targets.max(), test_targets.max())) + 1),
+        writers=_writers(place, train_targets),
+    )
+
+
+def _images_and_labels(
+    place: Path, images: str, labels: str
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    image_file = _need(place, f"{images}-idx3-ubyte")
+    label_file = _need(place, f"{labels}-idx1-ubyte")
+    inputs = read_idx(image_file, dimensions=3)
+    targets = read_idx(label_file, dimensions=1)
+    for path, array in ((image_file, inputs), (label_file, targets)):
+        if array.dtype != np.uint8:
+            raise ValueError(f"{path} holds {array.dtype} values, but must hold unsigned bytes")
+    if len(inputs) != len(targets):
+        raise ValueError(
+            f"{image_file} has {len(inputs)} images, but {label_file.name} has "
+            f"{len(targets)} labels"
+        )
+    if len(inputs) == 0:
+        raise ValueError(f"{image_file} has no images")
+    return inputs, targets.astype(np.int64)
+
+
+def _writers(place: Path, targets: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    path = _find(place, "qmnist-train-labels-idx2-int")
+    if path is None:
+        return None
+    rows = read_idx(path, dimensions=2)
+    if rows.shape != (len(targets), 8) or not np.array_equal(rows[:, 0], targets):
+        raise ValueError(
+            f"{path} has shape {rows.shape} and does not describe the {len(targets)} training "
+            "images beside it: its first column must repeat their labels"
+        )
+    return rows[:, 2].astype(np.int64)
+
+
+def _find(place: Path, name: str) -> Path | None:
+    for candidate in (place / name, place / f"{name}.gz"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _need(place: Path, name: str) -> Path:
+    path = _find(place, name)
+    if path is None:
+        raise ValueError(
+            f"{place / name} (or {name}.gz) is missing: copy it beside the other files"
+        )
+    return path

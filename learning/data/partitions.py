@@ -1,0 +1,80 @@
+"""Sharing out the training rows of a data set among clients."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coinflower.learning.data.dataset import Dataset
+
+HOW = ("equal", "writer", "dirichlet")
+Rows = NDArray[np.int64]
+
+
+def partition(
+    dataset: Dataset, *, clients: int, how: str, seed: int, alpha: float = 0.5
+) -> list[Rows]:
+    """Returns the training rows of each client, ascending; no row goes to two clients.
+
+    Args:
+        dataset: The data to share out.
+        clients: Number of clients, at most the number of training rows.
+        how: ``equal`` (shuffled, sizes differ by at most one, every row is given out), ``writer``
+            (one writer per client, chosen by a seeded shuffle), or ``dirichlet`` (each class is
+            spread over the clients in proportions drawn from a symmetric Dirichlet distribution;
+            every row is given out and every client has at least one).
+        seed: Equal seeds give equal partitions.
+        alpha: Concentration of ``dirichlet``: the smaller, the more clients differ.
+
+    Raises:
+        ValueError: If the data cannot be shared out in that way.
+    """
+    rows = len(dataset.train_targets)
+    if how not in HOW:
+        raise ValueError(f"partition is {how!r}, but must be one of {', '.join(HOW)}")
+    if not 1 <= clients <= rows:
+        raise ValueError(
+            f"clients is {clients}, but must be from 1 to {rows}, the training rows of "
+            f"{dataset.name}"
+        )
+    generator = np.random.default_rng(seed)
+    if how == "writer":
+        return _by_writer(dataset, clients, generator)
+    if how == "dirichlet":
+        return _by_label(dataset.train_targets, clients, alpha, generator)
+    return [np.sort(part) for part in np.array_split(generator.permutation(rows), clients)]
+
+
+def _by_writer(dataset: Dataset, clients: int, generator: np.random.Generator) -> list[Rows]:
+    if dataset.writers is None:
+        raise ValueError(
+            f"partition by writer needs writer ids, but {dataset.name} has none: use "
+            "equal or dirichlet"
+        )
+    writers = np.unique(dataset.writers)
+    if clients > len(writers):
+        raise ValueError(
+            f"clients is {clients}, but {dataset.name} has only {len(writers)} writers: ask "
+            "for fewer"
+        )
+    chosen = generator.permutation(writers)[:clients]
+    return [np.flatnonzero(dataset.writers == writer).astype(np.int64) for writer in chosen]
+
+
+def _by_label(
+    targets: NDArray[np.int64], clients: int, alpha: float, generator: np.random.Generator
+) -> list[Rows]:
+    if not 0 < alpha < np.inf:
+        raise ValueError(f"alpha is {alpha}, but must be positive and finite")
+    owner = np.empty(len(targets), dtype=np.int64)
+    for label in np.unique(targets):
+        rows = generator.permutation(np.flatnonzero(targets == label))
+        shares = generator.dirichlet(np.full(clients, alpha))
+        cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
+        for client, part in enumerate(np.split(rows, cuts)):
+            owner[part] = client
+    sizes = np.bincount(owner, minlength=clients)
+    for empty in np.flatnonzero(sizes == 0):
+        largest = int(sizes.argmax())
+        owner[generator.choice(np.flatnonzero(owner == largest))] = empty
+        sizes[largest] -= 1
+        sizes[empty] = 1
+    return [np.flatnonzero(owner == client).astype(np.int64) for client in range(clients)]

@@ -1,0 +1,99 @@
+"""Clipped gradient sums from Opacus' per-sample gradients: slower, for nearly any layer."""
+
+import copy
+import warnings
+
+import torch
+from torch import nn
+
+from coinflower.learning.gradients.samples import (
+    clip_factors,
+    square_norms_of,
+    summed_cross_entropy,
+    trainable_parameters,
+)
+
+
+def refuse_unsupported(model: nn.Module) -> None:
+    """Refuses by name the layers whose per-sample gradients Opacus cannot or does not compute.
+
+    Raises:
+        ValueError: Naming the first such layer and why.
+    """
+    from opacus.validators import ModuleValidator
+
+    for name, module in model.named_modules():
+        validator = ModuleValidator.VALIDATORS.get(type(module))
+        errors = validator(module) if validator is not None else []
+        if errors:
+            raise ValueError(
+                f"layer {name!r} ({type(module).__name__}) has no gradient of a single sample: "
+                f"{errors[0]}"
+            )
+        if getattr(module, "padding_mode", "zeros") != "zeros":
+            raise ValueError(
+                f"layer {name!r} has padding_mode={module.padding_mode!r}, but beside layers other "
+                "than Conv2d and Linear only 'zeros' is supported: pad with a separate nn.Module"
+            )
+
+
+class PerSampleModel:
+    """A copy of the model that computes a gradient per sample; the original stays untouched.
+
+    Args:
+        model: Any model whose layers keep samples apart.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        from opacus.grad_sample import GradSampleModule
+
+        refuse_unsupported(model)
+        twin = copy.deepcopy(model)
+        for name, module in twin.named_modules():
+            if module.training or not trainable_parameters(module, recurse=False):
+                continue
+            if type(module) not in GradSampleModule.GRAD_SAMPLERS:
+                raise ValueError(
+                    f"layer {name!r} ({type(module).__name__}) is in eval mode, but its per-sample "
+                    "gradients exist in train mode only: call train() on it"
+                )
+            # Opacus' hooks look at this flag; these layers compute the same in either mode.
+            module.training = True
+        try:
+            self._model = GradSampleModule(twin, loss_reduction="sum")
+        except NotImplementedError as error:
+            raise ValueError(
+                f"the model has a layer without per-sample gradients, replace it: {error}"
+            ) from error
+        self._parameters = trainable_parameters(self._model)
+
+    def clipped_sum(
+        self, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float
+    ) -> list[torch.Tensor]:
+        """Returns the clipped gradient sum of one chunk, one tensor per trainable parameter."""
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            loss = summed_cross_entropy(self._model(inputs), targets)
+            if loss.requires_grad:
+                loss.backward()  # type: ignore[no-untyped-call]
+        square_norms = torch.zeros(len(targets), dtype=torch.float64, device=inputs.device)
+        gradients = [self._take(parameter, len(targets)) for parameter in self._parameters]
+        for gradient in gradients:
+            square_norms += square_norms_of(gradient)
+        keep, factors = clip_factors(square_norms, clip_norm)
+        factors = factors[keep]
+        return [factors.to(gradient.dtype) @ gradient[keep] for gradient in gradients]
+
+    @staticmethod
+    def _take(parameter: nn.Parameter, samples: int) -> torch.Tensor:
+        gradient: torch.Tensor | None = getattr(parameter, "grad_sample", None)
+        parameter.grad = None
+        parameter.grad_sample = None  # type: ignore[attr-defined]
+        if gradient is None:
+            return torch.zeros(samples, parameter.numel(), device=parameter.device)
+        if gradient.shape[0] != samples:
+            raise ValueError(
+                f"a parameter of shape {tuple(parameter.shape)} has {gradient.shape[0]} gradients "
+                f"for {samples} samples: keep the batch dimension first in the model"
+            )
+        return gradient.flatten(1)

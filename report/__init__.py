@@ -1,0 +1,1 @@
+"""What a run, a ledger or a simulation says to people: pages, charts, sentences."""

@@ -1,0 +1,239 @@
+"""What a ledger's ε means and what it does not, in plain sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling, WeakClientSampling
+from coinflower.accounting.ledger.entries import Budget, Tally
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.report.guarantee import (
+    NETWORK,
+    OTHER_USES,
+    detection_rate,
+    figure,
+    group_loss,
+    guessing_chance,
+)
+
+GROUPS = (2, 5, 10)
+"""How many samples a person may have: the cases that are worked out."""
+FALSE_ALARMS = 0.01
+# Beyond this, "protected" would be a lie.
+_WEAK_CHANCE = 0.95
+
+_AGAINST = {
+    Certified.name: (
+        "In modes trusted and covered it holds against everybody but the server, which is trusted "
+        "with the sums and the coins; in mode untrusted, against everybody, the server included."
+    ),
+    WeakClientSampling.name: (
+        "In mode quiet it holds against everybody, the server included, even if they see who takes "
+        "part."
+    ),
+    OnlyLocalSampling.name: (
+        "In mode local-only it holds against everybody but the server, which is trusted with the "
+        "sums."
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupLoss:
+    """What several samples lose together."""
+
+    samples: int
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """A ledger's figures at one δ, and what follows from them.
+
+    Attributes:
+        data_set: Name of the data set.
+        tallies: All its experiments.
+        delta: δ at which ε is stated.
+        epsilon: Spent.
+        committed: Spent once every committed round is charged.
+        guessing_chance: How often an adversary guesses right at most, one half being chance.
+        detection_rate: How many members it finds at most among one per cent false alarms.
+        groups: What several samples lose together.
+        budget: What the owner's policy allows; None if it was not given.
+    """
+
+    data_set: str
+    tallies: Sequence[Tally]
+    delta: float
+    epsilon: float
+    committed: float
+    guessing_chance: float
+    detection_rate: float
+    groups: Sequence[GroupLoss]
+    budget: Budget | None
+
+    @property
+    def rounds(self) -> int:
+        """Rounds charged, over all experiments."""
+        return sum(tally.charged for tally in self.tallies)
+
+    @property
+    def secure(self) -> bool:
+        """Whether neither coins nor noise were seeded."""
+        return all(tally.secure for tally in self.tallies)
+
+    @property
+    def left(self) -> float | None:
+        """ε of the budget that is neither spent nor committed; None without a budget."""
+        return None if self.budget is None else max(0.0, self.budget.epsilon - self.committed)
+
+
+def explain_ledger(ledger: Ledger, delta: float, budget: Budget | None = None) -> Explanation:
+    """Work out what a ledger's entries mean at a δ."""
+    tallies = ledger.tallies()
+    epsilon = ledger.spent(delta)
+    charged = [(tally.terms, tally.charged) for tally in tallies]
+    return Explanation(
+        data_set=ledger.data_set,
+        tallies=tallies,
+        delta=delta,
+        epsilon=epsilon,
+        committed=ledger.committed(delta),
+        guessing_chance=guessing_chance(charged, epsilon, delta),
+        detection_rate=detection_rate(FALSE_ALARMS, epsilon, delta),
+        groups=[
+            GroupLoss(samples=samples, epsilon=losses[0], delta=losses[1])
+            for samples in GROUPS
+            for losses in [group_loss(samples, epsilon, delta)]
+        ],
+        budget=budget,
+    )
+
+
+def sections(told: Explanation) -> dict[str, list[str]]:
+    """Return the sentences, under the question that each answers."""
+    if not told.rounds:
+        nothing = (
+            "No round was ever charged to this data set. Mode none charges nothing and protects "
+            "nothing, so what was sent in it does not show here."
+        )
+        return {"What was spent": [nothing], "What is left": _left(told)}
+    return {
+        "What was spent": _spent(told),
+        "What that means": _meaning(told),
+        "Who is protected against whom": _against(told),
+        "For whom: one sample, not one person": _unit(told),
+        "What it does not mean": [
+            "It does not say that so much was lost: ε bounds the worst case, for the most unlucky "
+            "sample and the best adversary.",
+            OTHER_USES,
+            "It counts what this ledger charged. Training that passed the ledger by, or entries "
+            "lost with an older copy of the file, are not in it.",
+        ],
+        "What is left": _left(told),
+    }
+
+
+def _spent(told: Explanation) -> list[str]:
+    experiments = sum(tally.charged > 0 for tally in told.tallies)
+    joined = sum(tally.joined for tally in told.tallies)
+    sentences = [
+        f"Data set {told.data_set!r} has spent ε ≤ {figure(told.epsilon)} at δ = {told.delta:g}: "
+        f"{told.rounds:,} {_plural('round', told.rounds)} of {experiments} "
+        f"{_plural('experiment', experiments)}, all added up.",
+        f"It took part in {joined:,} of them; the others cost as much, since it is the secrecy of "
+        "the coin that protects.",
+    ]
+    if not told.secure:
+        sentences.insert(
+            0,
+            "INSECURE: coins or noise of at least one experiment were seeded; for those rounds "
+            "none of what follows holds.",
+        )
+    return sentences
+
+
+def _meaning(told: Explanation) -> list[str]:
+    chance = told.guessing_chance
+    sentences = [
+        "Suppose that somebody knows every other sample and every message that the guarantee "
+        "covers, and finds it as likely as not that a certain sample was among the data. They then "
+        f"guess right in at most {_percent(chance)} of cases; blind guessing is right in 50 %.",
+        f"If they accept {_percent(FALSE_ALARMS)} false alarms, they recognise at most "
+        f"{_percent(told.detection_rate)} of the samples that are in the data.",
+    ]
+    if told.epsilon < 20:
+        sentences.append(
+            "Nothing that anybody concludes becomes more than "
+            f"e^ε = {figure(math.exp(told.epsilon))} times as likely because one sample was there, "
+            f"but for exceptions of probability δ = {told.delta:g}."
+        )
+    if chance > _WEAK_CHANCE:
+        sentences.append(
+            "That is hardly any protection: an adversary that strong would be almost certain."
+        )
+    return sentences
+
+
+def _against(told: Explanation) -> list[str]:
+    names = {tally.terms.name: tally.terms for tally in told.tallies if tally.charged}
+    sentences = []
+    for name, terms in sorted(names.items()):
+        keys = [
+            tally.experiment.partition("#")[0]
+            for tally in told.tallies
+            if tally.charged and tally.terms.name == name
+        ]
+        sentences.append(f"{', '.join(keys)}: charged as {name} ({terms.title}). {_AGAINST[name]}")
+    if Certified.name in names:
+        sentences.append(f"{NETWORK} (This concerns mode trusted.)")
+    return sentences
+
+
+def _unit(told: Explanation) -> list[str]:
+    cases = "; ".join(
+        f"{group.samples} samples: ε ≤ {figure(group.epsilon)} at δ = {group.delta:.2g}"
+        if group.delta < 1
+        else f"{group.samples} samples: no bound at this δ"
+        for group in told.groups
+    )
+    return [
+        "All figures are for one sample, added or removed. A patient with several samples is "
+        "protected less: k of them lose up to k·ε together, and δ grows faster still.",
+        f"{cases[0].upper()}{cases[1:]}.",
+    ]
+
+
+def _left(told: Explanation) -> list[str]:
+    sentences = []
+    if told.committed > told.epsilon:
+        sentences.append(
+            f"Experiments now enrolled may bring it to ε ≤ {figure(told.committed)}: rounds "
+            "committed and not yet charged."
+        )
+    if told.budget is None:
+        sentences.append("The budget is in the owner's policy; name it with --policy.")
+    elif told.left:
+        sentences.append(
+            f"Of the budget ε = {told.budget.epsilon:g} at δ = {told.budget.delta:g}, "
+            f"ε = {told.left:.4g} is neither spent nor committed. When it is used up, this data "
+            "set takes part in nothing any more."
+        )
+    else:
+        sentences.append(
+            f"The budget ε = {told.budget.epsilon:g} at δ = {told.budget.delta:g} is used up: this "
+            "data set takes part in nothing new."
+        )
+    return sentences
+
+
+def _percent(share: float) -> str:
+    """Return a share in per cent, rounded up."""
+    return f"{min(100.0, math.ceil(share * 1000 - 1e-9) / 10):g} %"
+
+
+def _plural(word: str, count: int) -> str:
+    return word + "s" * (count != 1)

@@ -1,0 +1,158 @@
+"""What a figure of ε promises, in words: who is protected against whom, for what, how surely."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from coinflower.accounting.analyses.schemes import (
+    Certified,
+    OnlyLocalSampling,
+    Scheme,
+    WeakClientSampling,
+)
+from coinflower.accounting.composition.compose import Rounds, delta_after, merged
+from coinflower.accounting.composition.tightness import realised_epsilon_after
+from coinflower.protocol.terms import Mode
+
+UNIT = "one sample: the promise compares data with it to the same data without it"
+
+AGAINST = {
+    Mode.TRUSTED: (
+        "everybody who sees the model, during training and after, other clients included; "
+        "but not the server, which is trusted with every sum and every coin"
+    ),
+    Mode.COVERED: (
+        "everybody who sees the model, during training and after, other clients included, and who "
+        "listens on the network; but not the server, which is trusted with every sum and every coin"
+    ),
+    Mode.UNTRUSTED: (
+        "everybody, the server included: each client adds the noise itself and answers "
+        "in every round, so nobody sees who took part"
+    ),
+    Mode.QUIET: (
+        "everybody, the server included: each client adds the noise itself; "
+        "who takes part may be seen, and is charged as seen"
+    ),
+    Mode.LOCAL_ONLY: (
+        "everybody who sees the model, during training and after, other clients included; "
+        "but not the server, which is trusted with every sum"
+    ),
+}
+
+ANALYSES = {
+    Certified.name: "a proved upper bound for random participation with secret coins",
+    WeakClientSampling.name: "random participation that everybody may see, exact for one round",
+    OnlyLocalSampling.name: "the sampling of each client alone, exact for one round",
+}
+
+NETWORK = (
+    "Who watches a client's network connection may see when it takes part. The figure for secret "
+    "coins does not hold against them; the one for visible participation (scheme wcs) does."
+)
+THIS_PAGE = (
+    "This page tells who took part when, or how many. The figure for secret coins protects against "
+    "those who see the model, not against readers of this page: keep it as safe as the ledgers."
+)
+SEVERAL_SAMPLES = (
+    "A person with several samples in the data is protected less: k samples together lose up to "
+    "k·ε, at a larger δ."
+)
+OTHER_USES = (
+    "It speaks of these rounds only, not of other uses of the same data, of break-ins, or of what "
+    "is true of everybody: that smoking harms is learned from data without you, too."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """One question about a guarantee, with its answer."""
+
+    question: str
+    answer: str
+
+
+def figure(value: float) -> str:
+    """Return ε or δ as people read it, rounded up so that it stays an upper bound."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "∞"
+    scale = 10.0 ** (3 - math.floor(math.log10(value)))
+    return f"{math.ceil(value * scale) / scale:.6g}"
+
+
+def statements(
+    mode: Mode, cost: Scheme, rounds: int, epsilon: float, delta: float
+) -> list[Statement]:
+    """Return the guarantee of ``rounds`` rounds, question by question.
+
+    Args:
+        mode: Who adds noise and who sees participation.
+        cost: One round of the client that lost most.
+        rounds: How many it was charged for.
+        epsilon: What they cost at ``delta``, as its ledger says.
+        delta: Of the budget.
+    """
+    return [
+        Statement(
+            question="Who is protected",
+            answer="every sample of every client that held to its policy, whatever others do",
+        ),
+        Statement(question="Against whom", answer=AGAINST[mode]),
+        Statement(question="For what unit", answer=UNIT),
+        Statement(
+            question="At what ε and δ",
+            answer=f"ε ≤ {figure(epsilon)} at δ = {delta:g} for the client that lost most, after "
+            f"{rounds:,} charged rounds; every flipped coin was charged, heads or tails",
+        ),
+        Statement(
+            question="By which analysis",
+            answer=f"{cost.title} (scheme {cost.name}): {ANALYSES[cost.name]}; rounds composed by "
+            "privacy-loss distributions, rounded up",
+        ),
+        Statement(question="How tight", answer=tightness(cost, rounds, epsilon, delta)),
+    ]
+
+
+def tightness(cost: Scheme, rounds: int, epsilon: float, delta: float) -> str:
+    """Return how far the truth may lie below the bound."""
+    if not rounds:
+        return "nothing was charged, so nothing was lost"
+    if not isinstance(cost, Certified):
+        return "the worst data set loses as much, up to the rounding of a fraction of a per cent"
+    least = realised_epsilon_after(cost, rounds, delta)
+    return (
+        f"a concrete data set is known to lose ε ≥ {least:.4g}: "
+        f"the worst case lies between that and {figure(epsilon)}"
+    )
+
+
+def guessing_chance(rounds: Rounds, epsilon: float, delta: float) -> float:
+    """Return a bound on how often an adversary guesses right whether a sample was in the data.
+
+    It knows everything else and finds both cases equally likely beforehand. Its chance is
+    (1 + TV)/2 with the total variation TV = δ(0); (ε, δ) alone gives (e^ε + δ)/(1 + e^ε).
+    """
+    if not merged(rounds):
+        return 0.5
+    by_pair = (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
+    return min(by_pair, (1 + delta_after(rounds, 0.0)) / 2, 1.0)
+
+
+def detection_rate(false_alarms: float, epsilon: float, delta: float) -> float:
+    """Return a bound on how many members are recognised at a rate of false alarms.
+
+    An (ε, δ) pair in both directions bounds the test's power by e^ε·α + δ and by
+    1 − e^(−ε)·(1 − δ − α).
+    """
+    upper = math.exp(min(epsilon, 700.0)) * false_alarms + delta
+    other = 1 - math.exp(-epsilon) * (1 - delta - false_alarms)
+    return min(1.0, upper, other)
+
+
+def group_loss(samples: int, epsilon: float, delta: float) -> tuple[float, float]:
+    """Return (ε, δ) of several samples together: k·ε and δ·(e^(kε) − 1)/(e^ε − 1)."""
+    if epsilon == 0:
+        return 0.0, min(1.0, samples * delta)
+    if samples * epsilon > 700:
+        return samples * epsilon, 1.0
+    return samples * epsilon, min(1.0, delta * math.expm1(samples * epsilon) / math.expm1(epsilon))

@@ -1,0 +1,192 @@
+"""The report of a run: one HTML file that needs nothing else and sends nothing anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.protocol.terms import Mode, Terms
+from coinflower.report.charts import Axis, Line, Point, binned, line_chart
+from coinflower.report.guarantee import Statement
+from coinflower.server.checkpoint import write_atomically
+
+REPORT = "report.html"
+INSECURE = "INSECURE: coins, samples and noise were seeded, so this run protects nothing."
+NO_PRIVACY = "NO PRIVACY: this run protects nothing and charged nothing."
+
+# A composition takes about a twentieth of a second; so many of them a curve are smooth enough.
+_POINTS_A_CURVE = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A chart with its words; ``name`` is its anchor on the page."""
+
+    name: str
+    title: str
+    svg: Markup
+    caption: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientLine:
+    """What a client spent of its budget; figures as they are written."""
+
+    name: str
+    samples: str
+    epsilon: str
+    budget: str
+    share: float
+    charged: int
+    joined: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All that the page shows."""
+
+    title: str
+    subtitle: str
+    stamps: Sequence[str]
+    summary: Sequence[Statement]
+    guarantee: Sequence[Statement]
+    caveats: Sequence[str]
+    figures: Sequence[Figure]
+    terms: Sequence[Statement]
+    clients: Sequence[ClientLine] = ()
+
+    @property
+    def version(self) -> str:
+        """Version of the program."""
+        return version("coinflower")
+
+    @property
+    def written(self) -> str:
+        """When the page was written."""
+        return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def write_report(report: Report, folder: Path) -> Path:
+    """Write the page into a folder and return where it is."""
+    environment = Environment(
+        loader=PackageLoader("coinflower.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template(REPORT).render(report=report)
+    path = folder / REPORT
+    write_atomically(path, page.encode())
+    return path
+
+
+def stamps(*, insecure: bool, private: bool) -> list[str]:
+    """Return what must stand above everything else."""
+    return [INSECURE] * insecure + [NO_PRIVACY] * (not private)
+
+
+def percent(share: float | None) -> str:
+    """Return an accuracy as people read it."""
+    return "not measured" if share is None else f"{share:.1%}"
+
+
+def describe_terms(terms: Terms) -> list[Statement]:
+    """Return the public terms, line by line."""
+    scheme = terms.mode.scheme
+    lines = [
+        ("experiment", terms.experiment),
+        ("model", f"{terms.model}, {terms.classes} classes"),
+        ("mode", f"{terms.mode}, charged as {scheme.name if scheme else 'nothing'}"),
+        ("participation probability p", f"{terms.p:g}"),
+        ("sampling rate q", f"{terms.q:g}"),
+        ("clip norm C", f"{terms.clip_norm:g}"),
+        ("noise multiplier σ", f"{terms.noise_multiplier:.6g}"),
+        ("rounds planned", f"{terms.rounds:,}, {terms.rounds_per_invitation} an invitation"),
+        ("learning rate, momentum", f"{terms.learning_rate:g}, {terms.momentum:g}"),
+        ("hash of the terms", terms.hash),
+    ]
+    return [Statement(question=question, answer=answer) for question, answer in lines]
+
+
+def accuracy_figure(measured: Sequence[Point], *, on: str, unit: str = "round") -> Figure:
+    """Draw test accuracy over rounds."""
+    line = Line(name="accuracy", points=measured, dots=True)
+    title = f"Accuracy over {unit}s"
+    last = f"Last: {measured[-1][1]:.2%} after {unit} {measured[-1][0]:g}." if measured else ""
+    svg = line_chart(
+        title, [line], x=Axis(label=unit), y=Axis(label="accuracy", text=_percents, most=1.0)
+    )
+    return Figure(
+        name="accuracy", title=title, svg=Markup(svg), caption=f"Measured on {on}. {last}".strip()
+    )
+
+
+def _percents(share: float) -> str:
+    text = f"{100 * share:.2f}".rstrip("0").rstrip(".")
+    return f"{text} %"
+
+
+def count_figure(
+    name: str, title: str, label: str, counts: Sequence[Point], *, caption: str, unit: str = "round"
+) -> Figure:
+    """Draw a count over rounds: means with a band from least to largest where there are many."""
+    means, band, size = binned(counts)
+    line = Line(name=label, points=means, kind="second", dots=size == 1)
+    mean = sum(value for _, value in counts) / len(counts) if counts else 0.0
+    told = f"Mean {mean:.1f}. {caption}"
+    if band is not None:
+        told += f" The line is the mean of {size} {unit}s, the band their least and largest."
+    svg = line_chart(
+        title, [line], x=Axis(label=unit), y=Axis(label=label), bands=[band] if band else []
+    )
+    return Figure(name=name, title=title, svg=Markup(svg), caption=told)
+
+
+def epsilon_points(charged: Sequence[int], cost: Scheme, delta: float) -> list[Point]:
+    """Return ε over the rounds that a client was charged for.
+
+    Args:
+        charged: Their numbers.
+        cost: What one of them costs.
+        delta: At this δ.
+
+    Returns:
+        Pairs of round and ε, first and last charge included, evenly spaced between.
+    """
+    rounds = sorted(charged)
+    counts = {round(len(rounds) * share / _POINTS_A_CURVE) for share in range(_POINTS_A_CURVE + 1)}
+    return [(0.0, 0.0)] + [
+        (float(rounds[count - 1]), epsilon_after([(cost, count)], delta))
+        for count in sorted(counts - {0} | {1} if rounds else ())
+    ]
+
+
+SEEDED = Statement(
+    question="Does it hold",
+    answer="no: something was seeded; what follows would hold for the same run with secure coins",
+)
+
+
+def guarantee_without_privacy(mode: Mode) -> list[Statement]:
+    """Return the guarantee of a run that has none."""
+    return [
+        Statement(question="Who is protected", answer=f"nobody: mode {mode} adds no noise"),
+        Statement(
+            question="What follows", answer="the model may hold any of the data; treat it as such"
+        ),
+    ]
+
+
+def measured_points(rows: Sequence[dict[str, Any]]) -> list[Point]:
+    """Return round and accuracy wherever it was measured."""
+    return [(float(row["round"]), row["accuracy"]) for row in rows if row["accuracy"] is not None]

@@ -1,0 +1,218 @@
+"""What the report says of a federation: one on this machine, or one of separate machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coinflower.accounting.analyses.schemes import Certified
+from coinflower.deploy.local.cluster import Cluster
+from coinflower.protocol.terms import Mode, Terms
+from coinflower.report.charts import Point
+from coinflower.report.clients import ClientRecord, client_line, epsilon_figure, read_client
+from coinflower.report.guarantee import (
+    AGAINST,
+    ANALYSES,
+    NETWORK,
+    OTHER_USES,
+    SEVERAL_SAMPLES,
+    THIS_PAGE,
+    UNIT,
+    Statement,
+    figure,
+    statements,
+)
+from coinflower.report.page import (
+    SEEDED,
+    Figure,
+    Report,
+    accuracy_figure,
+    count_figure,
+    describe_terms,
+    guarantee_without_privacy,
+    measured_points,
+    percent,
+    stamps,
+    write_report,
+)
+from coinflower.server.journal import read_metrics
+from coinflower.server.settings import Settings, load_settings
+
+
+def report_local_run(cluster: Cluster) -> Path:
+    """Write the report of a federation on this machine and return where it is."""
+    settings = load_settings(cluster.settings)
+    clients = [read_client(cluster, index) for index in range(len(cluster.policies))]
+    rows = read_metrics(cluster.server)
+    terms = cluster.terms
+    private = terms.mode.is_private
+    insecure = (
+        cluster.insecure
+        or any(row.get("insecure") for row in rows)
+        or not all(client.secure for client in clients)
+    )
+    figures = [*_server_figures(settings, rows), *_local_counts(terms, rows, clients)]
+    summary = _summary(terms, rows)
+    guarantee = guarantee_without_privacy(terms.mode)
+    if private:
+        figures.append(epsilon_figure(clients, cluster.delta))
+        worst = max(clients, key=lambda client: client.epsilon or 0.0)
+        assert worst.epsilon is not None
+        assert worst.cost is not None
+        summary += [
+            Statement(question="Largest ε of a client", answer=f"≤ {figure(worst.epsilon)}"),
+            Statement(question="at δ", answer=f"{cluster.delta:g}"),
+        ]
+        guarantee = statements(
+            terms.mode, worst.cost, len(worst.coins), worst.epsilon, cluster.delta
+        )
+    report = Report(
+        title=f"Report of {terms.experiment}",
+        subtitle=f"A federation of {len(clients)} clients on one machine",
+        stamps=stamps(insecure=insecure, private=private),
+        summary=summary,
+        guarantee=[SEEDED, *guarantee] if insecure and private else guarantee,
+        caveats=caveats(terms.mode),
+        figures=figures,
+        terms=[
+            Statement(question="data", answer=settings.test_data),
+            Statement(question="clients", answer=_sizes([client.samples for client in clients])),
+            *describe_terms(terms),
+        ],
+        clients=[client_line(client) for client in clients] if private else [],
+    )
+    return write_report(report, cluster.folder)
+
+
+def report_server_run(settings: Settings) -> Path:
+    """Write what a server knows of its run, which is nothing of any client's ε."""
+    terms, rows = settings.terms, read_metrics(settings.state)
+    private = terms.mode.is_private
+    insecure = settings.insecure_seed is not None or any(row.get("insecure") for row in rows)
+    guarantee = _public_guarantee(terms) if private else guarantee_without_privacy(terms.mode)
+    figures = _server_figures(settings, rows)
+    if not terms.mode.answers_always:
+        figures += _seen_counts(rows)
+    report = Report(
+        title=f"Report of {terms.experiment}",
+        subtitle="A federation of separate machines, as its server saw it",
+        stamps=stamps(insecure=insecure, private=private),
+        summary=_summary(terms, rows),
+        guarantee=[SEEDED, *guarantee] if insecure and private else guarantee,
+        caveats=caveats(terms.mode),
+        figures=figures,
+        terms=[
+            Statement(question="public test data", answer=settings.test_data),
+            *describe_terms(terms),
+        ],
+    )
+    return write_report(report, settings.state)
+
+
+def caveats(mode: Mode) -> list[str]:
+    """Return what the guarantee of a mode leaves out."""
+    if not mode.is_private:
+        return []
+    secret = mode.scheme is Certified
+    return [
+        *[NETWORK] * (mode is Mode.TRUSTED),
+        *[THIS_PAGE] * secret,
+        SEVERAL_SAMPLES,
+        OTHER_USES,
+    ]
+
+
+def _summary(terms: Terms, rows: Sequence[dict[str, Any]]) -> list[Statement]:
+    measured = measured_points(rows)
+    last = rows[-1]["round"] if rows else 0
+    return [
+        Statement(question="Accuracy", answer=percent(measured[-1][1] if measured else None)),
+        Statement(question="Rounds", answer=f"{last:,} of {terms.rounds:,}"),
+        Statement(question="Mode", answer=str(terms.mode)),
+    ]
+
+
+def _server_figures(settings: Settings, rows: Sequence[dict[str, Any]]) -> list[Figure]:
+    return [
+        accuracy_figure(
+            measured_points(rows), on=f"the test part of {settings.test_data}, which is public"
+        )
+    ]
+
+
+def _seen_counts(rows: Sequence[dict[str, Any]]) -> list[Figure]:
+    """Draw what the server saw: who was asked, and how many samples that makes on average."""
+    return _counts(
+        [(float(row["round"]), float(row["participants"])) for row in rows],
+        [(float(row["round"]), row["expected_batch"]) for row in rows],
+    )
+
+
+def _local_counts(
+    terms: Terms, rows: Sequence[dict[str, Any]], clients: Sequence[ClientRecord]
+) -> list[Figure]:
+    """As the server saw it; in mode untrusted it saw nothing, but the ledgers lie here."""
+    if not terms.mode.answers_always:
+        return _seen_counts(rows)
+    joined = {
+        row["round"]: [client for client in clients if client.coins.get(row["round"])]
+        for row in rows
+    }
+    return _counts(
+        [(float(round_), float(len(some))) for round_, some in joined.items()],
+        [
+            (float(round_), terms.q * sum(client.samples for client in some))
+            for round_, some in joined.items()
+        ],
+    )
+
+
+def _counts(participants: Sequence[Point], batches: Sequence[Point]) -> list[Figure]:
+    return [
+        count_figure(
+            "participants",
+            "Participants over rounds",
+            "clients",
+            participants,
+            caption="Clients whose coin said yes.",
+        ),
+        count_figure(
+            "batch",
+            "Batch size over rounds",
+            "samples",
+            batches,
+            caption="Expected, given who took part: q times their declared sizes. "
+            "How many samples were really drawn leaves no client.",
+        ),
+    ]
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    least, most = min(sizes), max(sizes)
+    each = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+    return f"{len(sizes):,} with {each} samples each"
+
+
+def _public_guarantee(terms: Terms) -> list[Statement]:
+    scheme = terms.mode.scheme
+    assert scheme is not None
+    return [
+        Statement(
+            question="Who is protected",
+            answer="every sample of every client that held to its policy, whatever others do",
+        ),
+        Statement(question="Against whom", answer=AGAINST[terms.mode]),
+        Statement(question="For what unit", answer=UNIT),
+        Statement(
+            question="At what ε and δ",
+            answer="each client's own ledger knows, and no server does: it depends on the client's "
+            "size, its δ, and the rounds it heard of. For d samples: coinflower epsilon "
+            f"--scheme {scheme.name} -p {terms.p:g} -q {terms.q:g} -d d "
+            f"--sigma {terms.noise_multiplier:.6g} --rounds {terms.rounds} --delta δ",
+        ),
+        Statement(
+            question="By which analysis",
+            answer=f"{scheme.title} (scheme {scheme.name}): {ANALYSES[scheme.name]}",
+        ),
+    ]

@@ -1,0 +1,160 @@
+"""What the report says of a simulation: many clients in one process, no ledgers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from coinflower.accounting.analyses.names import scheme_class
+from coinflower.accounting.analyses.schemes import CentralShuffling
+from coinflower.experiments.simulator.simulation import Curve, read_state
+from coinflower.protocol.terms import Mode
+from coinflower.report.charts import Axis, Line, line_chart
+from coinflower.report.guarantee import Statement, figure, statements
+from coinflower.report.page import (
+    SEEDED,
+    Figure,
+    Report,
+    accuracy_figure,
+    count_figure,
+    epsilon_points,
+    guarantee_without_privacy,
+    percent,
+    stamps,
+    write_report,
+)
+from coinflower.report.run import caveats
+
+SIMULATED = Statement(
+    question="What was run",
+    answer="a simulation in one process: it shows what a federation of this kind would promise, "
+    "and guards nobody's data itself",
+)
+
+
+def report_simulation(folder: Path, results: dict[str, Any]) -> Path:
+    """Write the report of a simulation whose state lies in a folder and return where it is.
+
+    Args:
+        folder: Where its state was kept.
+        results: Its figures.
+    """
+    curve = read_state(folder).curve
+    private, insecure = results["epsilon"] is not None, bool(results["insecure"])
+    summary = [
+        Statement(question="Accuracy", answer=percent(results["accuracy"])),
+        Statement(question="Iterations", answer=f"{results['iterations']:,}"),
+        Statement(question="Clients", answer=f"{results['clients']:,}"),
+    ]
+    figures = _counts(curve, results)
+    guarantee = guarantee_without_privacy(Mode.NONE)
+    if private:
+        summary += [
+            Statement(question="Largest ε of a client", answer=f"≤ {figure(results['epsilon'])}"),
+            Statement(question="at δ", answer=f"{results['delta']:g}"),
+        ]
+        figures.append(_epsilon_figure(results))
+        guarantee = [SIMULATED, *_guarantee(results)]
+    mode = Mode.NONE if not private or _is_central(results) else Mode(results["noise"])
+    report = Report(
+        title=f"Report of simulation {results['scenario']}",
+        subtitle=f"{results['clients']:,} clients in one process",
+        stamps=stamps(insecure=insecure, private=private),
+        summary=summary,
+        guarantee=[SEEDED, *guarantee] if insecure and private else guarantee,
+        caveats=caveats(mode),
+        figures=figures,
+        terms=_terms(results),
+    )
+    return write_report(report, folder)
+
+
+def _is_central(results: dict[str, Any]) -> bool:
+    return bool(results["analysis"] == CentralShuffling.name)
+
+
+def _guarantee(results: dict[str, Any]) -> list[Statement]:
+    cost = scheme_class(results["analysis"])(
+        p=results["p"], q=results["q"], d=results["d"], noise_multiplier=results["sigma"]
+    )
+    if _is_central(results):
+        return [
+            Statement(
+                question="Against whom",
+                answer="everybody but the one place that holds all data: an ideal to compare "
+                "with, not a federation",
+            ),
+            Statement(
+                question="At what ε and δ",
+                answer=f"ε ≤ {figure(results['epsilon'])} at δ = {results['delta']:g}",
+            ),
+            Statement(question="By which analysis", answer=f"{cost.title} (scheme {cost.name})"),
+        ]
+    return statements(
+        Mode(results["noise"]), cost, results["iterations"], results["epsilon"], results["delta"]
+    )
+
+
+def _counts(curve: Curve, results: dict[str, Any]) -> list[Figure]:
+    joined = [(float(at), float(count)) for at, (count, _) in enumerate(curve.draws, start=1)]
+    drawn = [(float(at), float(count)) for at, (_, count) in enumerate(curve.draws, start=1)]
+    measured = [(float(at), value) for at, value in sorted(curve.accuracy.items())]
+    return [
+        accuracy_figure(measured, on=f"the test part of {results['data']}", unit="iteration"),
+        count_figure(
+            "participants",
+            "Participants over iterations",
+            "clients",
+            joined,
+            caption="Clients whose coin said yes.",
+            unit="iteration",
+        ),
+        count_figure(
+            "batch",
+            "Batch size over iterations",
+            "samples",
+            drawn,
+            caption="As drawn; only a simulation knows.",
+            unit="iteration",
+        ),
+    ]
+
+
+def _epsilon_figure(results: dict[str, Any]) -> Figure:
+    cost = scheme_class(results["analysis"])(
+        p=results["p"], q=results["q"], d=results["d"], noise_multiplier=results["sigma"]
+    )
+    points = epsilon_points(range(1, results["iterations"] + 1), cost, results["delta"])
+    title = "ε of the largest client over iterations"
+    svg = line_chart(
+        title,
+        [Line(name="ε", points=points, dots=True)],
+        x=Axis(label="iteration"),
+        y=Axis(label="ε", text="{:.4g}".format),
+    )
+    return Figure(
+        name="epsilon",
+        title=title,
+        svg=Markup(svg),
+        caption=f"At δ = {results['delta']:g}, for a client with {results['d']:,} samples that is "
+        "there in every iteration; no client loses more.",
+    )
+
+
+def _terms(results: dict[str, Any]) -> list[Statement]:
+    sizes = f"{results['smallest_d']:,} to {results['d']:,}"
+    if results["smallest_d"] == results["d"]:
+        sizes = f"{results['d']:,}"
+    lines = [
+        ("data", results["data"]),
+        ("clients", f"{results['clients']:,} with {sizes} samples each"),
+        ("who adds noise", results["noise"]),
+        ("participation probability p", f"{results['p']:.4g}"),
+        ("sampling rate q", f"{results['q']:.4g}"),
+        ("noise multiplier σ", f"{results['sigma']:.6g}, chosen by {results['scheme']}"),
+        ("learning rate", f"{results['learning_rate']:g}"),
+        ("mean batch", f"{results['mean_batch']:.4g}"),
+    ]
+    return [Statement(question=question, answer=answer) for question, answer in lines]

@@ -1,0 +1,30 @@
+"""Losses of a round on a lattice: they bound the curve they come from."""
+
+import pytest
+from dp_accounting.pld.pld_pmf import DensePLDPmf
+
+from coinflower.accounting.analyses.schemes import Certified, Direction, WeakClientSampling
+from coinflower.accounting.composition.losses import round_losses
+
+
+@pytest.mark.parametrize(
+    ("scheme", "step", "reach"),
+    [
+        (Certified(p=0.01, q=0.1, d=30, noise_multiplier=2.0), 2.0**-12, 0.6),
+        (Certified(p=0.5, q=0.5, d=100, noise_multiplier=0.5), 2.0**-5, 40.0),
+        (WeakClientSampling(p=0.001, q=0.01, d=1, noise_multiplier=1.0), 2.0**-10, 4.0),
+    ],
+)
+def test_nothing_of_a_round_is_lost(scheme, step, reach):
+    for losses in round_losses(scheme, step, reach):
+        assert losses.mass.sum() + losses.infinite == pytest.approx(1.0, abs=1e-12)
+
+
+def test_the_polygon_lies_above_the_curve():
+    scheme = Certified(p=0.1, q=0.2, d=10, noise_multiplier=1.0)
+    remove, _ = round_losses(scheme, 0.05, 5.0)
+    pmf = remove.as_pmf()
+    assert isinstance(pmf, DensePLDPmf)
+    for epsilon in (0.0, 0.01, 0.03, 0.12, 0.5, 1.7, 3.3):
+        exact = scheme.delta(epsilon, Direction.REMOVE)
+        assert exact * (1 - 1e-9) <= pmf.get_delta_for_epsilon(epsilon) <= exact * 1.2 + 1e-9

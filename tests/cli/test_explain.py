@@ -1,0 +1,150 @@
+"""`coinflower explain`: sentences whose figures are the ledger's, and bounds that hold."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from typer.testing import CliRunner
+
+from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling, WeakClientSampling
+from coinflower.accounting.composition.compose import delta_after
+from coinflower.accounting.ledger.entries import Budget
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.cli.main import app
+from coinflower.learning import SeededRandom
+from coinflower.report.guarantee import detection_rate, figure, group_loss, guessing_chance
+
+COST = Certified(p=0.5, q=0.1, d=40, noise_multiplier=1.5)
+BUDGET = Budget(epsilon=4.0, delta=1e-3)
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, ["explain", *map(str, arguments)], catch_exceptions=False)
+
+
+def told(*arguments):
+    done = call(*arguments)
+    assert done.exit_code == 0
+    return " ".join(done.stdout.split())
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger.create(tmp_path / "ward.db", "ward 7") as opened:
+        yield opened
+
+
+def charge(ledger, experiment, cost, rounds, committed=None):
+    ledger.commit(experiment, cost, committed or rounds, BUDGET)
+    ledger.charge_all(experiment, range(1, rounds + 1))
+
+
+def write_policy(folder):
+    path = folder / "policy.toml"
+    path.write_text(
+        'data_set = "ward 7"\ndata = "digits"\nledger = "ward.db"\ndeclared_size = 40\n'
+        'modes = ["trusted"]\nlargest_p = 0.5\nlargest_q = 0.1\nlargest_clip_norm = 1.0\n'
+        "least_noise_multiplier = 1.5\n[budget]\nepsilon = 4.0\ndelta = 1e-3\n"
+    )
+    return path
+
+
+def test_spent_committed_and_left_are_the_ledgers(ledger, tmp_path):
+    charge(ledger, "heart#ab", COST, 3, committed=6)
+    charge(ledger, "lung#cd", WeakClientSampling(p=0.5, q=0.1, d=40, noise_multiplier=2.0), 2)
+    found = json.loads(call(ledger.path, "--policy", write_policy(tmp_path), "--json").stdout)
+    assert found["epsilon"] == ledger.spent(1e-3)
+    assert found["committed_epsilon"] == ledger.committed(1e-3)
+    assert found["left_epsilon"] == 4.0 - ledger.committed(1e-3)
+    assert (found["rounds"], found["delta"], found["secure"]) == (5, 1e-3, True)
+    text = told(ledger.path, "--policy", tmp_path / "policy.toml")
+    assert f"spent ε ≤ {figure(ledger.spent(1e-3))} at δ = 0.001: 5 rounds of 2 experiments" in text
+    assert "heart: charged as certified" in text
+    assert "lung: charged as wcs" in text
+    assert f"may bring it to ε ≤ {figure(ledger.committed(1e-3))}" in text
+    assert f"ε = {found['left_epsilon']:.4g} is neither spent nor committed" in text
+
+
+def test_it_says_what_is_protected_and_what_is_not(ledger):
+    charge(ledger, "heart#ab", COST, 1)
+    text = told(ledger.path)
+    for words in (
+        "against everybody but the server",
+        "A patient with several samples is protected less",
+        "What it does not mean",
+        "Training that passed the ledger by",
+        "name it with --policy",
+        "blind guessing is right in 50 %",
+    ):
+        assert words in text
+    assert "INSECURE" not in text
+
+
+def test_an_empty_ledger_has_charged_nothing_and_knows_nothing_of_mode_none(ledger):
+    found = json.loads(call(ledger.path, "--json").stdout)
+    assert (found["epsilon"], found["rounds"]) == (0.0, 0)
+    assert found["guessing_chance"] == 0.5
+    text = told(ledger.path)
+    assert "No round was ever charged" in text
+    assert "Mode none charges nothing and protects nothing" in text
+
+
+def test_seeded_coins_void_what_follows(tmp_path):
+    with Ledger.create(tmp_path / "toy.db", "toy", coins=SeededRandom(1)) as seeded:
+        charge(seeded, "toy", COST, 1)
+    assert "INSECURE: coins or noise of at least one experiment were seeded" in told(
+        tmp_path / "toy.db"
+    )
+
+
+def test_a_loose_budget_is_called_hardly_any_protection(ledger):
+    ledger.commit(
+        "leak", OnlyLocalSampling(p=1.0, q=1.0, d=40, noise_multiplier=0.2), 1,
+        Budget(epsilon=1e3, delta=1e-3),
+    )  # fmt: skip
+    ledger.charge("leak", 1)
+    assert "hardly any protection" in told(ledger.path)
+
+
+def test_another_delta_than_the_budgets_is_refused(ledger, tmp_path):
+    with pytest.raises(ValueError, match=r"budget is at delta = 0\.001"):
+        call(ledger.path, "--policy", write_policy(tmp_path), "--delta", "1e-5")
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 3.0])
+def test_the_guessing_chance_is_exact_for_a_known_mechanism(sigma):
+    cost = OnlyLocalSampling(p=1.0, q=1.0, d=1, noise_multiplier=sigma)
+    delta = 1e-5
+    bound = guessing_chance([(cost, 1)], cost.epsilon(delta), delta)
+    # The best guess between N(0, σ²) and N(1, σ²) cuts half-way.
+    assert bound == pytest.approx(norm.cdf(1 / (2 * sigma)), rel=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.01, 0.3])
+def test_the_detection_rate_bounds_the_best_test_and_is_not_void(alpha):
+    sigma, delta = 1.0, 1e-5
+    cost = OnlyLocalSampling(p=1.0, q=1.0, d=1, noise_multiplier=sigma)
+    bound = detection_rate(alpha, cost.epsilon(delta), delta)
+    best = norm.sf(norm.isf(alpha) - 1 / sigma)
+    assert best <= bound <= 1
+    assert detection_rate(alpha, 0.1, delta) < 1.2 * alpha + delta
+
+
+@pytest.mark.parametrize("samples", [2, 5])
+def test_the_group_loss_bounds_several_samples_together(samples):
+    sigma, delta = 4.0, 1e-6
+    one = OnlyLocalSampling(p=1.0, q=1.0, d=1, noise_multiplier=sigma)
+    together = OnlyLocalSampling(p=1.0, q=1.0, d=1, noise_multiplier=sigma / samples)
+    epsilon, group_delta = group_loss(samples, one.epsilon(delta), delta)
+    assert epsilon == pytest.approx(samples * one.epsilon(delta))
+    assert delta_after([(together, 1)], epsilon) <= group_delta < 1
+
+
+def test_figures_stay_within_their_range_for_any_loss():
+    for epsilon in (0.0, 1e-12, 1.0, 50.0, 1e4, math.inf):
+        for delta in (1e-12, 0.5):
+            assert 0 < detection_rate(0.01, epsilon, delta) <= 1
+            assert 0.5 <= guessing_chance([(COST, 1)], epsilon, delta) <= 1
+            assert np.isfinite(group_loss(10, epsilon, delta)[1])

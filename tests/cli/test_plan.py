@@ -1,0 +1,210 @@
+"""`coinflower plan`: what it proposes starts, and costs what it says."""
+
+import json
+import shlex
+import tomllib
+
+import pytest
+from typer.testing import CliRunner
+
+from coinflower.accounting.composition.calibration import splits_for_batch
+from coinflower.accounting.ledger.entries import Budget
+from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
+from coinflower.cli.main import app
+from coinflower.protocol.planner import ACCURACY, Wishes, batch_for, propose, suggested_delta
+from coinflower.protocol.policy import RefusedError, load_policy
+from coinflower.protocol.terms import Mode
+from coinflower.server.settings import load_settings
+
+WISHES = {"clients": 8, "d": 60, "rounds": 4, "epsilon": 2.0, "delta": 1e-4, "largest_p": 0.5}
+OPTIONS = (
+    "plan --clients 8 -d 60 --rounds 4 --epsilon 2 --delta 1e-4 --largest-p 0.5 --batch 24 --json"
+)
+
+
+def call(arguments, typed=""):
+    return CliRunner().invoke(app, shlex.split(arguments), input=typed, catch_exceptions=False)
+
+
+def proposal(mode=Mode.TRUSTED, **changes):
+    wishes = Wishes(**{**WISHES, "mode": mode, **changes})
+    splits = splits_for_batch(
+        wishes.scheme,
+        batch_size=24,
+        clients=wishes.clients,
+        d=wishes.d,
+        epsilon=wishes.epsilon,
+        delta=wishes.delta,
+        rounds=wishes.rounds,
+        largest_p=wishes.largest_p,
+        count=1,
+    )
+    return propose(wishes, splits[0])
+
+
+@pytest.mark.parametrize("mode", [mode for mode in Mode if mode.is_private])
+def test_policy_and_ledger_accept_the_terms_at_the_stated_epsilon(tmp_path, mode):
+    made = proposal(mode, largest_p=1.0 if mode is Mode.LOCAL_ONLY else 0.5)
+    made.write(tmp_path)
+    settings = load_settings(tmp_path / "settings.toml")
+    policy = load_policy(tmp_path / "policy.toml")
+    terms = settings.terms
+    assert terms == made.terms
+    policy.require(terms)
+    with Ledger.create(tmp_path / "ledger.db", policy.data_set) as ledger:
+        ledger.commit(
+            terms.ledger_key, terms.round_cost(policy.declared_size), terms.rounds, policy.budget
+        )
+        assert ledger.committed(policy.budget.delta) == made.epsilon
+        assert made.epsilon <= policy.budget.epsilon
+
+
+def test_the_noise_is_no_more_than_the_budget_asks_for(tmp_path):
+    made = proposal()
+    less = made.terms.round_cost(60)
+    less = type(less)(p=less.p, q=less.q, d=less.d, noise_multiplier=less.noise_multiplier * 0.99)
+    budget = Budget(epsilon=2.0, delta=1e-4)
+    with (
+        Ledger.create(tmp_path / "ledger.db", "ward") as ledger,
+        pytest.raises(BudgetExceededError),
+    ):
+        ledger.commit("weaker", less, 4, budget)
+
+
+@pytest.mark.parametrize("weaker", [{"p": 0.6}, {"q": 0.9}, {"noise_multiplier": 0.1}])
+def test_the_policy_refuses_anything_weaker(tmp_path, weaker):
+    made = proposal()
+    made.write(tmp_path)
+    fields = {**made.terms.to_fields(), **weaker}
+    with pytest.raises(RefusedError):
+        load_policy(tmp_path / "policy.toml").require(type(made.terms).from_fields(fields))
+
+
+def test_json_has_everything_without_a_question():
+    done = call(OPTIONS)
+    assert done.exit_code == 0
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert found["terms"]["noise_multiplier"] >= found["sigma"]
+    assert found["terms_epsilon"] <= found["epsilon"] * 1.001 <= 2.002
+    assert tomllib.loads(found["settings_toml"])["terms"] == found["terms"]
+    assert tomllib.loads(found["policy_toml"])["budget"] == {"epsilon": 2.0, "delta": 1e-4}
+    assert set(found["commands"]) == {"trial", "server", "client"}
+
+
+def test_bad_answers_are_asked_again_with_a_sentence(tmp_path):
+    out = tmp_path / "plan"
+    typed = [
+        *("ten", "0", "8"),
+        *("60.5", "60"),
+        *("-3", "4"),
+        *("none", "trustful", "trusted"),
+        *("2", "half", "0.5"),
+        *("very", "-1", "2"),
+        *("1", "1e-4"),
+        *("much", "1e9", "24"),
+    ]
+    done = call(f"plan --interactive --out {out}", "\n".join(typed) + "\n")
+    assert done.exit_code == 0
+    for sentence in (
+        "clients = 'ten' is not a whole number",
+        "clients = 0 must be an integer of at least 1",
+        "samples = '60.5' is not a whole number",
+        "rounds = -3 must be",
+        "mode = 'none' protects nothing",
+        "mode = 'trustful' is unknown",
+        "the share = 2.0 is not a probability",
+        "'half' is not understood",
+        "'very' is not understood; say strict, balanced, loose",
+        "epsilon = -1.0 must be",
+        "delta = 1.0 must lie strictly between 0 and 1",
+        "'much' is not understood; say fast, balanced, accurate",
+        "is more than the 240 samples",
+    ):
+        assert sentence in done.stderr
+    made = load_settings(out / "settings.toml").terms
+    assert made == proposal().terms
+    assert str(out / "policy.toml") in done.stdout
+
+
+def test_enter_takes_the_defaults_and_options_are_not_asked():
+    given = "--clients 4 -d 40 --rounds 2 --epsilon 4 --batch 16"
+    done = call(f"plan --interactive {given} --json", "\n\n\n")
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)
+    assert found["mode"] == "trusted"
+    assert found["delta"] == suggested_delta(4, 40) == 1e-4
+    assert found["largest_p"] == 0.5
+    assert "How many clients" not in done.stderr
+    assert "In which share of rounds" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("clients", "d", "delta"), [(1, 1, 1e-1), (10, 100, 1e-4), (10, 101, 1e-5), (8, 60, 1e-4)]
+)
+def test_the_suggested_delta_is_at_most_a_tenth_of_one_over_all_samples(clients, d, delta):
+    assert suggested_delta(clients, d) == delta <= 1 / (10 * clients * d)
+
+
+def test_a_plan_by_the_ideal_is_warned_of():
+    assert "'cs' is not an upper bound for a client" in call(f"{OPTIONS} --scheme cs").stderr
+
+
+@pytest.mark.parametrize("place", ["trial", "server", "client"])
+def test_the_commands_shown_exist_with_their_options(place):
+    for line in proposal().commands[place]:
+        words = shlex.split(line)[1:]
+        name = words[: 2 if words[0] in ("keys", "server", "ledger") else 1]
+        done = call(" ".join([*name, "--help"]))
+        assert done.exit_code == 0
+        assert [word for word in words if word.startswith("-") and word not in done.stdout] == []
+
+
+def test_the_trial_runs_with_the_proposed_terms(monkeypatch):
+    made = proposal()
+    asked = []
+
+    def prepare(plan, out):
+        asked.append(plan)
+        raise InterruptedError
+
+    monkeypatch.setattr("coinflower.deploy.local.cluster.prepare", prepare)
+    (trial,) = made.commands["trial"]
+    with pytest.raises(InterruptedError):
+        call(trial.removeprefix("coinflower "))
+    (plan,) = asked
+    terms = made.terms
+    assert (plan.p, plan.q, plan.sigma) == (terms.p, terms.q, terms.noise_multiplier)
+    assert (plan.mode, plan.rounds, plan.model) == (terms.mode, terms.rounds, terms.model)
+
+
+def test_a_wish_for_accuracy_asks_for_larger_batches():
+    wishes = Wishes(**WISHES)
+    batches = [batch_for(wishes, wish) for wish in ACCURACY]
+    assert batches == sorted(batches)
+    assert batches[0] < batches[-1] <= wishes.largest_batch
+
+
+def test_noise_of_every_client_adds_up_where_the_server_is_not_trusted():
+    trusted, untrusted = proposal(), proposal(Mode.UNTRUSTED)
+    assert untrusted.noise_share == pytest.approx(trusted.noise_share * 8**0.5)
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(ValueError, match=r"lacks -d, --delta, --batch; say --interactive"):
+        call("plan --clients 8 --rounds 4 --epsilon 2")
+
+
+def test_another_scheme_than_the_modes_proposes_no_terms(tmp_path):
+    found = json.loads(call(f"{OPTIONS} --scheme cs").stdout)
+    assert "terms" not in found
+    with pytest.raises(ValueError, match="leave out --scheme"):
+        call(f"{OPTIONS} --scheme cs --out {tmp_path / 'plan'}")
+
+
+def test_files_that_are_there_are_left_alone(tmp_path):
+    (tmp_path / "policy.toml").write_text("mine")
+    with pytest.raises(ValueError, match="exists already"):
+        call(f"{OPTIONS} --out {tmp_path}")
+    assert (tmp_path / "policy.toml").read_text() == "mine"
+    assert not (tmp_path / "settings.toml").exists()

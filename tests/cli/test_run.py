@@ -1,0 +1,121 @@
+"""What a person can get wrong with `coinflower run` and `client`: one sentence, exit code 2."""
+
+import socket
+import sys
+
+import pytest
+
+from coinflower.cli import main as cli
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Return a function that runs the program and gives exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["coinflower", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return ended.value.code, printed.out, printed.err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--mode", "hidden"], "choose one of trusted, covered, untrusted, quiet"),
+        (["--mode", "none"], "--no-privacy"),
+        (["--mode", "local-only", "-p", "0.5"], "must be 1 in mode local-only"),
+        (["--data", "no/such/folder"], "'no/such/folder' does not exist"),
+        (["--data", "digit"], "did you mean digits?"),
+        (["--model", "paper_cnn"], "is unknown"),
+        (["--model", "paper-cnn"], "cannot take the 8 x 8 images of digits"),
+        (["--partition", "writer"], "has none"),
+        (["--rounds", "3", "--rounds-per-invite", "4"], "more than the 3 rounds planned"),
+        (["--clients", "2000"], "from 1 to 1437"),
+        (["-p", "0"], "p = 0.0 is not a probability"),
+        (["-q", "1.5"], "q = 1.5 is not a probability"),
+        (["--sigma", "-1"], "noise multiplier = -1.0 must be"),
+        (["--clip-norm", "inf", "--sigma", "1"], "clip norm = inf must be"),
+        (["--epsilon", "0"], "budget of nothing"),
+        (["--processes", "--stock-nodes"], "Choose one"),
+        (["--processes", "--ray"], "Choose one"),
+        (["--resume", "nowhere"], "holds no run"),
+    ],
+)
+def test_a_mistake_is_named_in_one_sentence(command, tmp_path, arguments, sentence):
+    code, out, err = command("run", *arguments)
+    assert code == 2
+    assert sentence in err.replace("\n", " ")
+    assert "Traceback" not in err
+    assert out == ""
+    assert not list(tmp_path.iterdir()), "something was written all the same"
+
+
+def test_without_ray_its_extra_is_named(command, monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    code, _, err = command("run", "--ray")
+    assert code == 2
+    assert "coinflower[simulation]" in err.replace("\n", " ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_port_in_use_is_named(command):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, _, err = command("run", "--clients", "2", "--rounds", "1", "--port", port)
+    assert code == 2
+    assert f"Port {port} on 127.0.0.1 is in use" in err
+
+
+def test_a_folder_in_use_is_left_alone(command, tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.txt").write_text("mine")
+    code, _, err = command("run", "--out", "precious")
+    assert code == 2
+    assert "is not empty" in err
+    assert [path.name for path in (tmp_path / "precious").iterdir()] == ["thesis.txt"]
+
+
+POLICY = """
+data_set = "ward 7"
+data = "digits"
+ledger = "ledger.db"
+declared_size = 1437
+modes = ["trusted"]
+largest_p = 0.5
+largest_q = 0.2
+largest_clip_norm = 1.0
+least_noise_multiplier = 1.0
+[budget]
+epsilon = 3.0
+delta = 1e-3
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "sentence"),
+    [
+        (("least_noise_multiplier", "least_noise_multiplyer"), "did you mean 'least_noise_mult"),
+        (("epsilon = 3.0", "epsilom = 3.0"), "did you mean 'epsilon'?"),
+        (("largest_p = 0.5", ""), "lacks 'largest_p'"),
+        (('["trusted"]', '["trustful"]'), "mode = 'trustful' is unknown"),
+        (("declared_size = 1437", "declared_size = 1000"), "has 1437 elements, more than the decl"),
+        (('"digits"', '"/no/data"'), "does not exist"),
+        (("= 0.2", "= = 0.2"), "is not TOML"),
+        (("", ""), "There is no ledger at"),
+    ],
+)
+def test_a_policy_that_cannot_be_used_is_explained_before_joining(
+    command, tmp_path, edit, sentence
+):
+    (tmp_path / "policy.toml").write_text(POLICY.replace(*edit) if edit[0] else POLICY)
+    code, _, err = command("client", "policy.toml", "--superlink", "127.0.0.1:9", "--insecure")
+    assert code == 2
+    assert sentence in err.replace("\n", " ")
+    assert "Traceback" not in err

@@ -1,0 +1,94 @@
+"""What `coinflower status` says of a server, at work or not."""
+
+import json
+import os
+import sys
+from dataclasses import replace
+
+import pytest
+
+from coinflower.cli import main as cli
+from coinflower.deploy.local.cluster import prepare
+from coinflower.deploy.machines.status_file import Board, read_standing
+from coinflower.server.journal import Journal
+from coinflower.server.settings import load_settings, save_settings
+from coinflower.server.strategy import RoundReport
+from tests.support.federations import plan
+
+REPORT = RoundReport(
+    round=3,
+    available=3,
+    participants=2,
+    answered=1,
+    dropped=1,
+    expected_batch=70.0,
+    seconds=0.5,
+    received_bytes=1000,
+)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prepared")
+    return load_settings(prepare(plan(clients=2), folder / "run").settings)
+
+
+@pytest.fixture
+def folder(prepared, tmp_path):
+    save_settings(replace(prepared, state=tmp_path / "state"), tmp_path / "settings.toml")
+    return tmp_path
+
+
+def test_a_server_at_work_is_described(folder):
+    board = Board(folder, "0.0.0.0:8443")
+    board.note_nodes({"a": True, "b": False}, 1)
+    journal = Journal(folder / "state", insecure=False)
+    journal.round(REPORT, 0.75)
+    journal.status("running", round_=3)
+    found = read_standing(folder)
+    assert (found["server"], found["run"]) == ("running", "running")
+    assert (found["round"], found["rounds"]) == (3, 4)
+    assert (found["accuracy"], found["accuracy_round"]) == (0.75, 3)
+    assert (found["online"], found["nodes"]) == (1, {"a": True, "b": False})
+    assert found["last_error"] == ""
+    assert "epsilon" not in json.dumps(found)
+
+
+def test_a_run_that_was_seeded_before_its_settings_changed_is_still_insecure(folder):
+    assert read_standing(folder)["insecure"] is False
+    Journal(folder / "state", insecure=True).status("stopped", round_=1)
+    assert read_standing(folder)["insecure"] is True
+
+
+def test_a_server_that_was_killed_is_not_taken_for_running(folder):
+    Board(folder, "0.0.0.0:8443").note_nodes({"a": True}, 1)
+    Journal(folder / "state", insecure=False).status("running", round_=1)
+    board = json.loads((folder / "server.json").read_text())
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    (folder / "server.json").write_text(json.dumps({**board, "pid": child}))
+    found = read_standing(folder)
+    assert (found["server"], found["run"], found["online"]) == ("stopped", "interrupted", 0)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_the_last_error_is_shown(folder, monkeypatch, capsys, form):
+    Board(folder, "0.0.0.0:8443").note_error("The gateway ended.")
+    monkeypatch.setattr(sys, "argv", ["coinflower", "status", str(folder), *form])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out = capsys.readouterr().out
+    assert not ended.value.code
+    assert "The gateway ended." in out
+    if form:
+        assert json.loads(out)["rounds"] == 4
+
+
+def test_another_folder_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["coinflower", "status", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "is not a server's folder" in capsys.readouterr().err

@@ -1,0 +1,178 @@
+"""Every way a connection can be refused has its own sentence, and nothing is sent."""
+
+import datetime
+import email.utils
+import http.server
+import ipaddress
+import socket
+import ssl
+import threading
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from coinflower.client.node.connection_errors import clock_trouble
+from coinflower.client.node.link import ForgottenError, Link, UnreachableError
+from coinflower.client.node.polling_group import Company
+
+HERE = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+
+
+def certificate(folder, *, name=HERE, days=(-1, 1)):
+    """Write a certificate that signs itself, and return its file and its key's."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    who = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    begins, ends = (
+        datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=day) for day in days
+    )
+    made = (
+        x509.CertificateBuilder(who, who, key.public_key(), x509.random_serial_number())
+        .not_valid_before(begins)
+        .not_valid_after(ends)
+        .add_extension(x509.SubjectAlternativeName([name]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    folder.mkdir(exist_ok=True)
+    (folder / "cert.pem").write_bytes(made.public_bytes(Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.fixture
+def served():
+    """Return a function that serves a TLS certificate and gives the port and what was received."""
+    received = []
+    sockets = []
+
+    def serve(cert, key):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key)
+        listening = socket.create_server(("127.0.0.1", 0))
+        sockets.append(listening)
+
+        def answer():
+            try:
+                connection, _ = listening.accept()
+                with context.wrap_socket(connection, server_side=True) as secure:
+                    received.append(secure.recv(1000))
+            except OSError:
+                pass
+
+        threading.Thread(target=answer, daemon=True).start()
+        return listening.getsockname()[1]
+
+    yield serve, received
+    for one in sockets:
+        one.close()
+
+
+def join(port, authority):
+    link = Link(
+        f"127.0.0.1:{port}",
+        insecure=False,
+        root_certificates=authority.read_bytes(),
+        private_key=ec.generate_private_key(ec.SECP384R1()),
+        heartbeat_interval=10,
+        company=Company(),
+        stop=threading.Event(),
+    )
+    try:
+        link.join()
+    finally:
+        link.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"days": (-20, -10)}, "its certificate has expired .this machine's clock says 20"),
+        ({"days": (10, 20)}, "its certificate is not valid yet"),
+        ({"name": x509.DNSName("fl.example.org")}, "its certificate is for another address"),
+    ],
+)
+def test_a_certificate_that_does_not_hold_is_named(served, tmp_path, options, sentence):
+    serve, received = served
+    cert, key = certificate(tmp_path, **options)
+    with pytest.raises(UnreachableError, match=f"{sentence}.*nothing was sent"):
+        join(serve(cert, key), cert)
+    assert b"".join(received) == b""
+
+
+def test_a_foreign_authority_is_named(served, tmp_path):
+    serve, received = served
+    cert, key = certificate(tmp_path / "theirs")
+    mine, _ = certificate(tmp_path / "mine")
+    with pytest.raises(UnreachableError, match="was not signed by the authority given here"):
+        join(serve(cert, key), mine)
+    assert b"".join(received) == b""
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.send_response_only(self.server.status)
+        self.send_header("Date", email.utils.formatdate(usegmt=True))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_plain_http_in_place_of_tls_is_named(tmp_path):
+    cert, _ = certificate(tmp_path)
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(UnreachableError, match="does not speak TLS; nothing was sent"):
+            join(server.server_port, cert)
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [
+        (0, ""),
+        (-180, "this machine's clock is 180 s ahead of the server's; set it by NTP"),
+        (600, "this machine's clock is 600 s behind the server's; set it by NTP"),
+    ],
+)
+def test_a_clock_that_is_off_is_told_with_its_error(seconds, sentence):
+    moment = datetime.datetime.now(datetime.UTC).timestamp() + seconds
+    response = httpx.Response(401, headers={"date": email.utils.formatdate(moment, usegmt=True)})
+    told = clock_trouble(response)
+    for near in ("179", "181"):
+        told = told.replace(near, "180")
+    for near in ("599", "601"):
+        told = told.replace(near, "600")
+    assert told == sentence
+
+
+def test_a_signature_that_is_refused_is_told_apart_from_an_outage(tmp_path, monkeypatch):
+    class Late(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.datetime.now(tz) + datetime.timedelta(minutes=5)
+
+    monkeypatch.setattr("coinflower.client.node.connection_errors.datetime", Late)
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+        server.status = 401
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        link = Link(
+            f"127.0.0.1:{server.server_port}",
+            insecure=True,
+            root_certificates=None,
+            private_key=ec.generate_private_key(ec.SECP384R1()),
+            heartbeat_interval=10,
+            company=Company(),
+            stop=threading.Event(),
+        )
+        with pytest.raises(ForgottenError, match=r"clock is (299|300|301) s ahead"):
+            link.join()
+        link.close()
+        server.shutdown()

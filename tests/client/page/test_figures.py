@@ -1,0 +1,197 @@
+"""The figures of the owner's page are those of the ledger, and cost little to follow."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import coinflower.client.page.ledger_snapshot
+from coinflower.accounting.analyses.schemes import Certified, WeakClientSampling
+from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.ledger import stops as ledger_stops
+from coinflower.accounting.ledger.entries import Budget
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.page.drawing import draw_curve, draw_gauge
+from coinflower.client.page.figures import rounded_down, rounded_up, work_out
+from coinflower.client.page.ledger_snapshot import Reader, read_book
+
+DELTA = 1e-5
+BUDGET = Budget(epsilon=6.0, delta=DELTA)
+FIRST = WeakClientSampling(p=0.5, q=0.1, d=20, noise_multiplier=1.5)
+SECOND = WeakClientSampling(p=0.3, q=0.1, d=20, noise_multiplier=2.0)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.create(tmp_path / "ward7.db", "ward 7") as ledger:
+        ledger.commit("second#b", SECOND, 9, BUDGET)
+        ledger.commit("first#a", FIRST, 12, BUDGET)
+        ledger.charge_all("first#a", range(1, 5))
+        ledger.charge_all("second#b", range(1, 4))
+        yield ledger
+
+
+def test_spent_and_committed_are_the_ledgers_own(ledger: Ledger) -> None:
+    figures = work_out(read_book(ledger.path), delta=DELTA, budget=BUDGET)
+    assert figures.spent == ledger.spent(DELTA)
+    assert figures.committed == ledger.committed(DELTA)
+    assert figures.left == BUDGET.epsilon - ledger.committed(DELTA)
+    assert figures.by_experiment == {
+        "first#a": epsilon_after([(FIRST, 4)], DELTA),
+        "second#b": epsilon_after([(SECOND, 3)], DELTA),
+    }
+
+
+class Seeded:
+    insecure = True
+
+    def coin(self, p: float) -> bool:
+        return p > 0
+
+
+def test_an_account_is_insecure_exactly_if_its_tally_is(ledger: Ledger) -> None:
+    with Ledger.open(ledger.path, coins=Seeded()) as seeded:
+        seeded.claim_answer("first#a", 1)
+        seeded.release("second#b")
+    secure = {account.experiment: account.secure for account in read_book(ledger.path).accounts}
+    assert secure == {tally.experiment: tally.secure for tally in ledger.tallies()}
+    assert secure == {"first#a": False, "second#b": True}
+
+
+@pytest.mark.parametrize("current", ["first#a", "second#b", None])
+def test_one_more_round_costs_what_the_ledger_then_shows(
+    ledger: Ledger, current: str | None
+) -> None:
+    before = ledger.spent(DELTA)
+    outlook = work_out(read_book(ledger.path), delta=DELTA, current=current).outlook
+    assert outlook is not None
+    assert outlook.account.experiment == (current or "second#b")
+    ledger.charge(outlook.account.experiment, 9)
+    assert outlook.next_round == ledger.spent(DELTA) - before > 0
+    assert outlook.affordable_rounds is None
+
+
+def test_the_rounds_that_fit_are_those_that_the_ledger_would_allow(ledger: Ledger) -> None:
+    figures = work_out(read_book(ledger.path), delta=DELTA, budget=BUDGET, current="first#a")
+    outlook = figures.outlook
+    assert outlook is not None
+    assert outlook.committed_rounds == 8
+    assert outlook.affordable_rounds is not None
+    more = outlook.affordable_rounds - outlook.committed_rounds
+    assert more > 0
+    assert not ledger.would_exceed(FIRST, more, BUDGET.epsilon, DELTA)
+    assert ledger.would_exceed(FIRST, more + 1, BUDGET.epsilon, DELTA)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.01])
+def test_a_budget_that_was_lowered_has_room_for_nothing(ledger: Ledger, epsilon: float) -> None:
+    budget = Budget(epsilon=epsilon, delta=DELTA)
+    figures = work_out(read_book(ledger.path), delta=DELTA, budget=budget)
+    assert figures.outlook is not None
+    assert figures.outlook.affordable_rounds == 0
+    assert figures.left is not None
+    assert figures.left < 0
+    assert 'class="limit"' in draw_gauge(figures)
+
+
+def test_the_curve_ends_at_what_was_spent_and_changes_colour_with_the_experiment(
+    ledger: Ledger,
+) -> None:
+    figures = work_out(read_book(ledger.path), delta=DELTA, budget=BUDGET)
+    rounds = [point.rounds for point in figures.curve]
+    assert rounds == list(range(8))
+    assert figures.curve[4].epsilon == epsilon_after([(FIRST, 4)], DELTA)
+    assert figures.curve[-1].epsilon == ledger.spent(DELTA)
+    drawn = draw_curve(figures, ["second#b", "first#a"])
+    assert drawn.index("colour-1") < drawn.index("colour-0")
+
+
+def test_a_long_history_is_drawn_by_few_points(ledger: Ledger) -> None:
+    ledger.commit("first#a", FIRST, 500, Budget(epsilon=100.0, delta=DELTA))
+    ledger.charge_all("first#a", range(5, 501))
+    figures = work_out(read_book(ledger.path), delta=DELTA)
+    rounds = [point.rounds for point in figures.curve]
+    assert len(rounds) < 40
+    assert {0, 1, 4, 7, 503} <= set(rounds)
+
+
+def test_an_empty_ledger_has_figures_too(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "new.db", "new").close()
+    figures = work_out(read_book(tmp_path / "new.db"), delta=DELTA, budget=BUDGET)
+    assert (figures.spent, figures.left, figures.outlook) == (0, BUDGET.epsilon, None)
+    assert draw_gauge(figures)
+
+
+@pytest.mark.parametrize(
+    ("value", "up", "down"),
+    [
+        (0.0, "0", "0"),
+        (1.00001, "1.001", "1"),
+        (12.34567, "12.35", "12.34"),
+        (0.00123456, "0.001235", "0.001234"),
+        (99999.0, "1e+05", "9.999e+04"),
+        (-0.5, "−0.5", "−0.5"),
+        (float("inf"), "∞", "∞"),
+    ],
+)
+def test_spent_is_rounded_up_and_left_is_rounded_down(value: float, up: str, down: str) -> None:
+    assert (rounded_up(value), rounded_down(value)) == (up, down)
+
+
+def test_certified_rounds_are_charged_on_the_page_as_in_the_ledger(tmp_path: Path) -> None:
+    terms = Certified(p=0.5, q=0.1, d=20, noise_multiplier=1.5)
+    with Ledger.create(tmp_path / "c.db", "c") as ledger:
+        ledger.commit("trial", terms, 3, Budget(epsilon=50.0, delta=DELTA))
+        ledger.charge_all("trial", [1, 2])
+        assert work_out(read_book(ledger.path), delta=DELTA).spent == ledger.spent(DELTA)
+
+
+def test_a_ledger_that_did_not_change_is_not_read_again(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings: list[Path] = []
+    monkeypatch.setattr(coinflower.client.page.ledger_snapshot, "_EASE", 0.0)
+    monkeypatch.setattr(
+        coinflower.client.page.ledger_snapshot,
+        "read_book",
+        lambda path: readings.append(path) or read_book(path),
+    )
+    os.utime(ledger.path, (0, 0))  # long ago: what was written just now is looked at once more
+    reader = Reader(path=ledger.path)
+    versions = {reader.look().version for _ in range(20)}
+    assert (len(readings), len(versions)) == (1, 1)
+    ledger.charge("first#a", 5)
+    os.utime(ledger.path, (1, 1))
+    versions |= {reader.look().version for _ in range(20)}
+    assert (len(readings), len(versions)) == (2, 2)
+    ledger_stops.pause(ledger.path)
+    versions.add(reader.look().version)
+    assert len(versions) == 3
+
+
+def test_reading_that_takes_long_is_not_done_all_the_time(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coinflower.client.page.ledger_snapshot, "_EASE", 1e9)
+    reader = Reader(path=ledger.path)
+    before = reader.look()
+    ledger.charge("first#a", 5)
+    assert reader.look() is before
+    assert reader.look(now=True) is not before
+
+
+def test_a_ledger_that_is_tampered_with_while_being_watched_is_found_out(ledger: Ledger) -> None:
+    reader = Reader(path=ledger.path)
+    assert reader.look().book is not None
+    outside = sqlite3.connect(ledger.path)
+    outside.execute("DROP TRIGGER entries_are_never_changed")
+    outside.execute("UPDATE entries SET coin = 1 - coin WHERE seq = 4")
+    outside.commit()
+    outside.close()
+    seen = reader.look(now=True)
+    assert seen.book is None
+    assert "cannot be trusted" in seen.trouble

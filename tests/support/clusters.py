@@ -1,0 +1,204 @@
+"""Clusters of containers, seen from outside: compose commands, volumes, ledgers."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from safetensors.numpy import load_file
+
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.server.journal import read_metrics, read_status
+from coinflower.server.settings import load_settings, save_settings
+from tests.support.federations import check_ledgers
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (
+    "accounting",
+    "cli",
+    "client",
+    "deploy",
+    "experiments",
+    "learning",
+    "protocol",
+    "report",
+    "server",
+    "src",
+)
+FILES = ("pyproject.toml", "README.md", ".dockerignore")
+PATIENCE = 600.0
+
+
+def copy_context(folder):
+    """Copy what the images are built from, without keys that lie there."""
+    secrets = ROOT / "deploy" / "secrets"
+    for package in PACKAGES:
+        shutil.copytree(
+            ROOT / package,
+            folder / package,
+            symlinks=True,
+            ignore=lambda where, names: [
+                name
+                for name in names
+                if name == "__pycache__" or (secrets in Path(where).parents and name != ".gitkeep")
+            ],
+        )
+    for path in (*(ROOT / name for name in FILES), *ROOT.glob("docker-compose*.yml")):
+        shutil.copy(path, folder)
+    shutil.rmtree(folder / "deploy" / "secrets" / "authority", ignore_errors=True)
+    return folder
+
+
+class ComposeCluster:
+    """One project of docker compose; ``check_ledgers`` takes it for a federation."""
+
+    def __init__(self, engine, context, options=(), environment=()):
+        self._engine = engine
+        self._context = context
+        self._options = options
+        self._environment = dict(environment)
+        self.project = json.loads(self.compose("config", "--format", "json"))["name"]
+        root = engine.docker("info", "--format", "{{.DockerRootDir}}").strip()
+        self._volumes = Path(root) / "volumes"
+        self._copies = context / "copies"
+
+    def compose(self, *arguments, check=True):
+        """Run docker compose and return what it printed."""
+        done = subprocess.run(
+            ["docker", "compose", *self._options, *arguments],
+            env={**os.environ, **self._engine.environment, **self._environment},
+            cwd=self._context,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            logs = self.compose("logs", "--tail", "30", "--no-color", check=False)
+            raise AssertionError(f"{arguments}: {done.stderr[-3000:]}\n{logs[-6000:]}")
+        return done.stdout
+
+    def wait_for_all(self, clients):
+        """Set the cluster up, to play no round with fewer clients, however slow their start."""
+        self.compose("build", "setup")
+        self.compose("run", "--rm", "-T", "setup")
+        settings = self.volume("server") / "settings.toml"
+        save_settings(replace(load_settings(settings), least_clients=clients), settings)
+
+    def up(self, *arguments):
+        self.compose("up", "--wait", "--wait-timeout", "600", *arguments)
+
+    def container(self, service):
+        return f"{self.project}-{service}-1"
+
+    def inspect(self, service):
+        return json.loads(self._engine.docker("inspect", self.container(service)))[0]
+
+    def volume(self, name):
+        return self._volumes / f"{self.project}_{name}" / "_data"
+
+    @property
+    def state(self):
+        """The folder of the server's run."""
+        return self.volume("server") / "run"
+
+    @property
+    def terms(self):
+        return load_settings(self.volume("server") / "settings.toml").terms
+
+    @property
+    def policies(self):
+        """The clients' policies, in order."""
+        return sorted(self._volumes.glob(f"{self.project}_client-*-data/_data/policy.toml"))
+
+    def ledger(self, index):
+        """Return a copy of a client's ledger: the client may be writing to its own."""
+        original = self.volume(f"client-{index + 1}-ledger") / "ledger.db"
+        copies = self._copies / self.project / str(index)
+        shutil.rmtree(copies, ignore_errors=True)
+        copies.mkdir(parents=True)
+        for file in original.parent.glob("ledger.db*"):
+            shutil.copy2(file, copies)
+        return copies / "ledger.db"
+
+    def histories(self):
+        """Check all ledgers and return every entry of each."""
+        check_ledgers(self)
+        found = []
+        for index in range(len(self.policies)):
+            with Ledger.open(self.ledger(index)) as ledger:
+                found.append(list(ledger.history()))
+        return found
+
+    def rounds(self):
+        return read_metrics(self.state)
+
+    def model(self):
+        return load_file(self.state / "model.safetensors")
+
+    def online(self):
+        """Return which nodes the server sees."""
+        told = self.compose(
+            "exec", "-T", "server", "coinflower", "status", "superlink", "--json", check=False
+        )
+        return json.loads(told)["nodes"] if told else {}
+
+    def await_round(self, round_):
+        """Wait until the server has played a round; returns the last one played."""
+
+        def played():
+            rounds = self.rounds()
+            return rounds[-1]["round"] if rounds and rounds[-1]["round"] >= round_ else None
+
+        return self._await(played, f"round {round_}")
+
+    def await_end(self):
+        """Wait until the run is complete."""
+        self._await(
+            lambda: read_status(self.state).get("state") in ("finished", "failed"),
+            "the end of the run",
+        )
+        assert read_status(self.state)["state"] == "finished", read_status(self.state)
+
+    def health(self):
+        """Return how the containers say they are, by service."""
+        told = self.compose("ps", "--format", "json").splitlines()
+        return {one["Service"]: one["Health"] for one in map(json.loads, told)}
+
+    def _await(self, look, what):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            found = look()
+            if found:
+                return found
+            time.sleep(0.3)
+        logs = self.compose("logs", "--tail", "40", "--no-color", check=False)
+        raise AssertionError(f"{what} was not reached in {PATIENCE} s:\n{logs[-8000:]}")
+
+
+def charges(history):
+    """Return the coins that a ledger was charged for, by round."""
+    found = {entry.round: entry.coin for entry in history if entry.kind == "charge"}
+    assert len(found) == sum(entry.kind == "charge" for entry in history), "charged twice"
+    return found
+
+
+def check_nothing_lost(rounds, histories):
+    """Check that the ledgers know of every coin and every answer that the server counted."""
+    coins = [charges(history) for history in histories]
+    answers = Counter(
+        entry.round for history in histories for entry in history if entry.kind == "answer"
+    )
+    for row in rounds:
+        round_ = row["round"]
+        known = [coin[round_] for coin in coins if round_ in coin]
+        assert row["available"] <= len(known), f"a ledger lost round {round_}"
+        assert row["participants"] <= sum(known), f"a ledger lost a coin of round {round_}"
+        if row["available"] == len(histories):
+            assert row["participants"] == sum(known), f"round {round_} had other coins"
+        assert row["answered"] <= answers[round_], f"a ledger lost an answer of round {round_}"

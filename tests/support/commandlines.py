@@ -1,0 +1,54 @@
+"""Command lines as documents write them, understood by the program without being run."""
+
+import functools
+import shlex
+
+import click
+from typer.main import get_command
+
+from coinflower.cli.main import app
+
+_JOINTS = {"&&", "|", ";"}
+
+
+@functools.cache
+def program():
+    """Return the whole tree of commands; building it takes a while."""
+    return get_command(app)
+
+
+def commands_in(line):
+    """Yield the commands of a line of a shell, each as a list of words; comments are left out."""
+    words = []
+    for word in [*shlex.split(line, comments=True), ";"]:
+        if word not in _JOINTS:
+            words.append(word)
+        elif words:
+            yield words
+            words = []
+
+
+def command_of(words):
+    """Return the program's command that these words lead to, its name, and the words left over."""
+    command, names, words = program(), [], list(words)
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        names.append(words.pop(0))
+        if names[-1] not in command.commands:
+            raise click.UsageError(f"there is no command {' '.join(names)!r}")
+        command = command.commands[names[-1]]
+    return command, " ".join(names), words
+
+
+def parsed(line):
+    """Let the program parse what follows its name, as far as it goes without running it."""
+    command, name, words = command_of(shlex.split(line, comments=True))
+    return command.make_context(name, words).params
+
+
+def all_commands(command=None, name="coinflower"):
+    """Yield the full name of every command that does something."""
+    command = command or program()
+    for key, part in getattr(command, "commands", {}).items():
+        if not hasattr(part, "commands") or part.invoke_without_command:
+            yield f"{name} {key}"
+        yield from all_commands(part, f"{name} {key}")

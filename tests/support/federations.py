@@ -1,0 +1,137 @@
+"""Real federations on this machine: prepared, run in a thread of their own, watched and killed."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.deploy.local.cluster import Plan
+from coinflower.deploy.local.local_run import collect_results, run_cluster
+from coinflower.deploy.local.nodes import NodeKind
+from coinflower.protocol.terms import Mode
+from coinflower.server.journal import read_metrics
+
+PATIENCE = 240.0
+
+
+def plan(**changes):
+    """Return a small trusted plan on digits."""
+    fields = {
+        "clients": 3,
+        "data": "digits",
+        "how": "equal",
+        "alpha": 0.5,
+        "mode": Mode.TRUSTED,
+        "p": 0.5,
+        "q": 0.1,
+        "clip_norm": 1.0,
+        "sigma": 1.0,
+        "epsilon": None,
+        "delta": 1e-3,
+        "rounds": 4,
+        "rounds_per_invitation": 1,
+        "model": None,
+        "learning_rate": 0.5,
+        "momentum": 0.0,
+        "evaluate_every": 2,
+    }
+    return Plan(**{**fields, **changes})
+
+
+def _environment(entry):
+    try:
+        return (entry / "environ").read_bytes()
+    except PermissionError:  # the program's own processes show it to root only
+        return b""
+
+
+def processes(folder, name=""):
+    """Return the ids of live processes that were started for a cluster and bear a name."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            environment = _environment(entry)
+            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if "guard.py" in command and name:
+            continue  # bears the name of what it guards
+        known = str(folder).encode() in environment or str(folder) in command
+        if known and name in command and state != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+class Federation:
+    """A cluster whose run goes on in the background."""
+
+    def __init__(self, cluster, kind=NodeKind.THREADS):
+        self.cluster = cluster
+        self._kind = kind
+        self._stop = threading.Event()
+        self._error = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            run_cluster(self.cluster, kind=self._kind, stop=self._stop, progress=lambda *_: None)
+        except Exception as error:
+            self._error = error
+
+    def await_round(self, round_):
+        """Wait until the server has played a round."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            metrics = read_metrics(self.cluster.server)
+            if metrics and metrics[-1]["round"] >= round_:
+                return
+            if not self._thread.is_alive():
+                raise AssertionError(f"the run ended before round {round_}: {self._error}")
+            time.sleep(0.05)
+        raise AssertionError(f"round {round_} was not reached in {PATIENCE} s")
+
+    def kill(self, name):
+        """Send SIGKILL to the cluster's processes of that name."""
+        victims = processes(self.cluster.folder, name)
+        assert victims, f"no process {name}"
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+
+    def finish(self):
+        """Wait for the end and return the error, if any."""
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), "the run did not end"
+        return self._error
+
+    def results(self):
+        return collect_results(self.cluster, time.monotonic())
+
+    def close(self):
+        self._stop.set()
+        self._thread.join(30)
+        assert not processes(self.cluster.folder), "processes were left running"
+
+
+def check_ledgers(cluster):
+    """Check every invariant that a ledger must keep, whatever happened; return the charges."""
+    charged = {}
+    for index in range(len(cluster.policies)):
+        with Ledger.open(cluster.ledger(index)) as ledger:
+            ledger.verify()
+            entries = list(ledger.history())
+        charges = {entry.round: entry.coin for entry in entries if entry.kind == "charge"}
+        answers = [entry.round for entry in entries if entry.kind == "answer"]
+        assert len(charges) == sum(entry.kind == "charge" for entry in entries)
+        assert len(answers) == len(set(answers)), "a round was answered twice"
+        assert set(answers) <= set(charges), "a round was answered uncharged"
+        if not cluster.terms.mode.answers_always:
+            assert all(charges[round_] for round_ in answers), "a client answered on tails"
+        assert len(charges) <= cluster.terms.rounds
+        charged[index] = charges
+    return charged

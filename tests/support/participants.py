@@ -1,0 +1,107 @@
+"""What the tests of a participant share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import nn
+
+from coinflower.client.data import load_local_data
+from coinflower.client.participant import Participant
+from coinflower.learning import (
+    SecureRandom,
+    build_model,
+    clipped_gradient_sum,
+    load_parameters,
+    to_tensor,
+)
+from coinflower.protocol.messages import vector_from_bytes
+from coinflower.protocol.policy import Refusal, RefusedError, load_policy
+from coinflower.protocol.terms import Mode, Terms
+
+Make = Callable[..., Terms]
+
+
+LENGTH = 64 * 32 + 32 + 32 * 10 + 10
+SPEAKING = [Mode.TRUSTED, Mode.QUIET]
+
+
+class Recorder:
+    """Secure randomness that remembers what it was asked for."""
+
+    insecure = False
+
+    def __init__(self) -> None:
+        self._source = SecureRandom()
+        self.calls: list[tuple[str, float, float]] = []
+        self.batches: list[int] = []
+
+    def coin(self, p: float) -> bool:
+        return self._source.coin(p)
+
+    def sample_indices(self, n: int, q: float) -> npt.NDArray[np.int64]:
+        self.calls.append(("sample", n, q))
+        rows = self._source.sample_indices(n, q)
+        self.batches.append(len(rows))
+        return rows
+
+    def normal(self, size: int, std: float) -> npt.NDArray[np.float64]:
+        self.calls.append(("noise", size, std))
+        return self._source.normal(size, std)
+
+
+def five_classes(classes: int) -> nn.Module:
+    """A model of an owner's own that takes no notice of how many classes it is asked for."""
+    del classes
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+
+
+def fail_on(samples: Sequence[npt.NDArray[Any]]) -> Callable[..., torch.Tensor]:
+    """A gradient that fails whenever one of the samples is in the batch."""
+    peculiar = to_tensor(np.stack(samples))
+
+    def gradient(
+        model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float
+    ) -> torch.Tensor:
+        if any(torch.equal(one, other) for one in inputs for other in peculiar):
+            raise RuntimeError("patient 17 is peculiar")
+        return clipped_gradient_sum(model, inputs, targets, clip_norm)
+
+    return gradient
+
+
+def enrolled(participant: Participant, terms: Terms) -> Participant:
+    participant.enrol(terms)
+    return participant
+
+
+def refused(action: Callable[[], object]) -> Refusal:
+    with pytest.raises(RefusedError) as caught:
+        action()
+    return caught.value.refusal
+
+
+def exact_sum(
+    owner: Any, weights: bytes, clip_norm: float = 1.0, *, without: Sequence[int] = ()
+) -> npt.NDArray[np.float32]:
+    data = load_local_data(load_policy(owner.policy))
+    kept = np.setdiff1d(np.arange(len(data)), without)
+    model = build_model("digits", classes=10)
+    load_parameters(model, vector_from_bytes(weights, LENGTH))
+    targets = torch.from_numpy(data.targets[kept])
+    total = clipped_gradient_sum(model, to_tensor(data.inputs[kept]), targets, clip_norm)
+    result: npt.NDArray[np.float32] = total.numpy()
+    return result
+
+
+def variance_p_value(values: npt.NDArray[np.float32], std: float) -> float:
+    from scipy import stats
+
+    statistic = float((values.astype(np.float64) ** 2).sum() / std**2)
+    law = stats.chi2(len(values))
+    return float(2 * min(law.cdf(statistic), law.sf(statistic)))

@@ -1,0 +1,1 @@
+"""Benchmarks and maintainers' scripts; not part of the installed package."""

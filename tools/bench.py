@@ -1,0 +1,92 @@
+"""All benchmarks in one table: on the screen, and in docs/benchmarks.md.
+
+A benchmark is a module with ``run() -> list[dict]``, one row per figure:
+
+* ``measure``: what was measured; ends in "(at least)" where larger is better,
+* ``value``: the figure, mostly a ratio of two things measured in turns,
+* ``limit``: what it must keep, None where there is nothing to meet,
+* ``met``: whether it does,
+* ``samples``, if it depends on a batch size.
+
+Run with ``python -m tools.bench``; exits with 1 if a limit is missed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+BENCHMARKS = (
+    "tools.bench_accounting",
+    "tools.bench_clipped",
+    "tools.bench_noise",
+    "tools.bench_rounds",
+    "tools.bench_simulator",
+)
+COLUMNS = ("what", "value", "limit", "met")
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+
+
+def as_cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Return a row as the table shows it."""
+    what = row["measure"] if "samples" not in row else f"{row['measure']}, n = {row['samples']}"
+    if row["limit"] is None:
+        return what, _figure(row["value"]), "", ""
+    return what, _figure(row["value"]), _figure(row["limit"]), "yes" if row["met"] else "NO"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def as_markdown(rows: Sequence[dict[str, Any]], machine: str) -> str:
+    """Return the page that holds the table."""
+    lines = [
+        "# Benchmarks",
+        "",
+        f"Written by `make bench`: {machine}.",
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        "|---|---:|---:|---|",
+        *(f"| {' | '.join(as_cells(row))} |" for row in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def describe_machine() -> str:
+    """Return cores, processor and date."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    model = names[0] if names else platform.processor() or platform.machine()
+    return f"{os.cpu_count()} cores, {model}, {datetime.now(UTC):%Y-%m-%d}"
+
+
+def main() -> None:
+    """Run every benchmark, print and write the table."""
+    rows: list[dict[str, Any]] = []
+    for name in BENCHMARKS:
+        rows.extend(importlib.import_module(name).run())
+    machine = describe_machine()
+    table = Table(*COLUMNS, title=machine, title_justify="left")
+    for row in rows:
+        table.add_row(*as_cells(row), style="red" if row["met"] is False else None)
+    Console().print(table)
+    PAGE.write_text(as_markdown(rows, machine))
+    if any(row["met"] is False for row in rows):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""How fast the simulator is: against Opacus, a bare step, more clients, and Flower's Ray engine.
+
+CPU time on one thread at the paper's mean batch of 70 and on its network; what is compared takes
+turns. Opacus' standard loop (``PrivacyEngine``, its Poisson loader and hooks) gets the smaller data
+set, on which its loader is fastest.
+
+Run with ``python -m tools.bench_simulator``.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from coinflower.experiments.simulator.peak_memory import keep_freed_memory
+from coinflower.experiments.simulator.scenarios import MEAN_BATCH, SETTINGS, synthetic_data
+from coinflower.experiments.simulator.simulation import generator_of
+from coinflower.experiments.simulator.simulator import NoiseModel, Scenario, Simulator
+from coinflower.learning import Dataset, SecureRandom, build_model, to_tensor
+from tools.compare_simulators import measure, watch
+
+LEAST_SPEEDUP_OVER_OPACUS = 4.0
+LEAST_SHARE_OF_A_BARE_STEP = 0.8
+LEAST_SHARE_AT_SCALE = 0.9
+FEW_CLIENTS = 232
+RAY_CLIENTS = 1000
+MOST_MEMORY_MB = 2000.0
+SETTING = SETTINGS["many-small"]
+CLIP_NORM = 1.0
+SIGMA = 1.0
+RATE = 0.002
+MOMENTUM = 0.9
+# Torch compiles a convolution anew for every batch size that it has not seen.
+_WARM_UP = 100
+
+Step = Callable[[], object]
+
+
+def run(*, repetitions: int = 150) -> list[dict[str, Any]]:
+    """Measure everything; see ``tools.bench`` for what the rows mean.
+
+    Args:
+        repetitions: Turns of every step that is compared.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    try:
+        rows = _ratios(repetitions)
+    finally:
+        torch.set_num_threads(threads)
+    memory = _memory()
+    simulator, ray = measure(RAY_CLIENTS)
+    return [
+        *rows,
+        {
+            "measure": f"simulator, {SETTING.clients} clients, peak memory, MB",
+            "value": memory,
+            "limit": MOST_MEMORY_MB,
+            "met": memory <= MOST_MEMORY_MB,
+        },
+        _figure(f"Ray at {RAY_CLIENTS} clients, rounds per second", 1 / ray.seconds),
+        _figure(
+            f"simulator at {RAY_CLIENTS} clients, rounds per second / Ray's",
+            ray.seconds / simulator.seconds,
+        ),
+    ]
+
+
+def _ratios(repetitions: int) -> list[dict[str, Any]]:
+    data = synthetic_data(SETTING.clients * SETTING.d, classes=62)
+    few = slice(FEW_CLIENTS * SETTING.d)
+    steps = {
+        "few": _simulator(data, FEW_CLIENTS).step,
+        "many": _simulator(data, SETTING.clients).step,
+        "bare": _bare(data),
+        "opacus": _opacus(data.train_inputs[few], data.train_targets[few]),
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="opacus")
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        seconds = take_turns(steps, repetitions)
+    return [
+        _figure(f"simulator, {SETTING.clients} clients, steps per CPU second", 1 / seconds["many"]),
+        _at_least(
+            "simulator's steps per second / those of Opacus' loop",
+            seconds["opacus"] / seconds["many"],
+            LEAST_SPEEDUP_OVER_OPACUS,
+        ),
+        _at_least(
+            "simulator's steps per second / those of a bare step without privacy",
+            seconds["bare"] / seconds["many"],
+            LEAST_SHARE_OF_A_BARE_STEP,
+        ),
+        _at_least(
+            f"simulator's steps per second, {SETTING.clients} clients / {FEW_CLIENTS}",
+            seconds["few"] / seconds["many"],
+            LEAST_SHARE_AT_SCALE,
+        ),
+    ]
+
+
+def _memory() -> float:
+    with tempfile.TemporaryDirectory() as name:
+        command = ["simulate", SETTING.name, "--data", "synthetic", "--iterations", "50", "--json"]
+        return watch([*command, "--out", f"{name}/run"], Path(name) / "output")[1]
+
+
+def take_turns(steps: dict[str, Step], repetitions: int) -> dict[str, float]:
+    """Return the median CPU seconds of each step; they take turns on a machine that may be busy."""
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(_WARM_UP + repetitions):
+        for name, step in steps.items():
+            started = time.process_time()
+            step()
+            if turn >= _WARM_UP:
+                seconds[name].append(time.process_time() - started)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def _figure(measure: str, value: float) -> dict[str, Any]:
+    return {"measure": measure, "value": value, "limit": None, "met": None}
+
+
+def _at_least(measure: str, value: float, limit: float) -> dict[str, Any]:
+    measure = f"{measure} (at least)"
+    return {"measure": measure, "value": value, "limit": limit, "met": value >= limit}
+
+
+def _simulator(data: Dataset, clients: int) -> Simulator:
+    rows = clients * SETTING.d
+    return Simulator(
+        Scenario(
+            sizes=np.full(clients, SETTING.d),
+            p=MEAN_BATCH / (SETTING.q * rows),
+            q=SETTING.q,
+            clip_norm=CLIP_NORM,
+            noise_multiplier=SIGMA,
+            noise_model=NoiseModel.TRUSTED,
+            learning_rate=RATE,
+            momentum=MOMENTUM,
+        ),
+        data.train_inputs[:rows],
+        data.train_targets[:rows],
+        build_model("paper-cnn", classes=data.classes),
+        generator_of(None),
+        SecureRandom(),
+    )
+
+
+def _bare(data: Dataset) -> Step:
+    """Return a step of plain SGD on as many random rows."""
+    model = build_model("paper-cnn", classes=data.classes)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    generator = np.random.default_rng(0)
+
+    def step() -> None:
+        rows = generator.integers(0, len(data.train_targets), int(MEAN_BATCH))
+        optimizer.zero_grad()
+        logits = model(to_tensor(data.train_inputs[rows]))
+        functional.cross_entropy(logits, torch.from_numpy(data.train_targets[rows])).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def _opacus(inputs: Any, targets: Any) -> Step:
+    """Return a step of Opacus' standard loop."""
+    from opacus import PrivacyEngine
+
+    model = build_model("paper-cnn", classes=62)
+    model, optimizer, loader = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM),
+        data_loader=DataLoader(
+            TensorDataset(to_tensor(inputs), torch.from_numpy(targets)),
+            batch_size=int(MEAN_BATCH),
+        ),
+        noise_multiplier=SIGMA,
+        max_grad_norm=CLIP_NORM,
+        poisson_sampling=True,
+    )
+    batches = _endless(loader)
+
+    def step() -> None:
+        images, classes = next(batches)
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), classes).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def _endless(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)
