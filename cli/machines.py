@@ -274,13 +274,13 @@ def allow(key: PublicKey, folder: Folder = _DEFAULT_FOLDER) -> None:
 def revoke(key: PublicKey, folder: Folder = _DEFAULT_FOLDER) -> None:
     """Keep a node out from now on, also after a restart; a running server drops it."""
     from coinflower.deploy.machines.node_registry import FOLDER, Registry
-    from coinflower.deploy.machines.status_file import is_served, read_board
+    from coinflower.deploy.machines.status_file import is_served, read_status_file
 
     registry = Registry(folder / FOLDER)
     told = registry.revoke(key)
     deadline = time.monotonic() + _APPLY_SECONDS
     while is_served(folder):
-        if set(read_board(folder)["nodes"]) <= set(registry.names().values()):
+        if set(read_status_file(folder)["nodes"]) <= set(registry.names().values()):
             break
         if time.monotonic() > deadline:
             raise DeploymentError(
@@ -295,9 +295,9 @@ def status(
     as_json: JsonFlag = False,
 ) -> None:
     """Show who is online, the round, the accuracy and the last error of a server."""
-    from coinflower.deploy.machines.status_file import read_standing
+    from coinflower.deploy.machines.status_file import read_server_status
 
-    found = read_standing(folder)
+    found = read_server_status(folder)
     if as_json:
         print_json(found)
         return

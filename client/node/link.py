@@ -55,7 +55,7 @@ from coinflower.client.node.identity import Identity
 from coinflower.protocol.foreign import quoted
 
 if TYPE_CHECKING:
-    from coinflower.client.node.polling_group import Company
+    from coinflower.client.node.polling_group import PollingGroup
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -97,7 +97,7 @@ class Link:
         root_certificates: PEM of the authority to trust; the system's own if None.
         private_key: The node's registered key; None registers a fresh one for this connection.
         heartbeat_interval: Seconds that are promised between heartbeats.
-        company: What the nodes of this process share.
+        polling_group: What the nodes of this process share.
         stop: Ends waiting early.
     """
 
@@ -109,14 +109,14 @@ class Link:
         root_certificates: bytes | None,
         private_key: ec.EllipticCurvePrivateKey | None,
         heartbeat_interval: float,
-        company: Company,
+        polling_group: PollingGroup,
         stop: threading.Event,
     ) -> None:
         self._registered_here = private_key is None
         # P-256 is verified several times faster than the P-384 that Flower's tools make.
         self._identity = Identity(private_key or ec.generate_private_key(ec.SECP256R1()))
         self._heartbeat_interval = heartbeat_interval
-        self._company = company
+        self._company = polling_group
         self._stop = stop
         self._node = Node(node_id=0)
         verify: ssl.SSLContext | bool = not insecure

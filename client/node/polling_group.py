@@ -15,7 +15,7 @@ _COURTESY_SECONDS = 1.0
 _TURN_PATIENCE_SECONDS = 0.5
 
 
-class Company:
+class PollingGroup:
     """A cache of downloaded objects, a turn to speak, and the news that there are messages.
 
     Args:
@@ -38,7 +38,7 @@ class Company:
 
     @contextlib.contextmanager
     def membership(self) -> Iterator[None]:
-        """Count as one of the company for as long as the block lasts."""
+        """Count as one of the group for as long as the block lasts."""
         with self._changed:
             self._size += 1
         try:
@@ -49,7 +49,7 @@ class Company:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Wait until nobody else of the company speaks to the SuperLink.
+        """Wait until nobody else of the group speaks to the SuperLink.
 
         The SuperLink serves two requests at once in more time than one after the other. A turn is
         a courtesy, not a lock: after half a second of waiting one speaks anyway, so that a request

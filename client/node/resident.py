@@ -29,7 +29,7 @@ from coinflower.client.node.link import (
     RejectedError,
     UnreachableError,
 )
-from coinflower.client.node.polling_group import Company
+from coinflower.client.node.polling_group import PollingGroup
 from coinflower.protocol.foreign import quoted
 from coinflower.protocol.messages import FAILURE_REASON
 
@@ -59,7 +59,7 @@ class ResidentNode:
             Flower allows 10 to 1800 seconds.
         max_backoff: Longest pause between two attempts to reach the SuperLink.
         drain_seconds: How much longer a message in hand may take, once told to stop.
-        company: Shared by the nodes of one process; None stands for a node on its own.
+        polling_group: Shared by the nodes of one process; None stands for a node on its own.
         logger: Where the node says what happens to it.
 
     Raises:
@@ -80,7 +80,7 @@ class ResidentNode:
         heartbeat_interval: float = 10.0,
         max_backoff: float = 5.0,
         drain_seconds: float = 0.0,
-        company: Company | None = None,
+        polling_group: PollingGroup | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
         if not poll_interval > 0:
@@ -98,7 +98,7 @@ class ResidentNode:
         self._heartbeat_interval = heartbeat_interval
         self._max_backoff = max_backoff
         self._drain_seconds = drain_seconds
-        self._company = Company() if company is None else company
+        self._company = PollingGroup() if polling_group is None else polling_group
         self._log = logging.getLogger("coinflower.client") if logger is None else logger
         self._contexts: OrderedDict[int, Context] = OrderedDict()
         self._unconfirmed: dict[int, str] = {}
@@ -167,7 +167,7 @@ class ResidentNode:
             root_certificates=self._root_certificates,
             private_key=self._private_key,
             heartbeat_interval=self._heartbeat_interval,
-            company=self._company,
+            polling_group=self._company,
             stop=self._stop,
         )
         try:

@@ -17,7 +17,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.ledger.entries import Budget
-from coinflower.client.page.ledger_snapshot import Account, Book
+from coinflower.client.page.ledger_snapshot import Account, LedgerSnapshot
 
 _DIGITS = 4
 _MOST_POINTS = 24
@@ -90,55 +90,61 @@ class Figures:
 
 
 def work_out(
-    book: Book, *, delta: float, budget: Budget | None = None, current: str | None = None
+    snapshot: LedgerSnapshot,
+    *,
+    delta: float,
+    budget: Budget | None = None,
+    current: str | None = None,
 ) -> Figures:
     """Return the figures of a ledger; what was worked out before costs nothing.
 
     Args:
-        book: The ledger.
+        snapshot: The ledger.
         delta: The δ at which to state every ε.
         budget: What the owner allows.
         current: The experiment to look ahead for; the one that was touched last if left out.
     """
     with _working:
-        return _work_out(book, delta, budget, current)
+        return _work_out(snapshot, delta, budget, current)
 
 
-def _work_out(book: Book, delta: float, budget: Budget | None, current: str | None) -> Figures:
-    known = {account.experiment: account for account in book.accounts}
-    ahead = known.get(current or "") or (book.accounts[-1] if book.accounts else None)
-    charged = {account.experiment: account.charged for account in book.accounts}
-    committed = {account.experiment: account.committed for account in book.accounts}
-    spent = epsilon_after(_rounds(book, charged), delta)
+def _work_out(
+    snapshot: LedgerSnapshot, delta: float, budget: Budget | None, current: str | None
+) -> Figures:
+    known = {account.experiment: account for account in snapshot.accounts}
+    ahead = known.get(current or "") or (snapshot.accounts[-1] if snapshot.accounts else None)
+    charged = {account.experiment: account.charged for account in snapshot.accounts}
+    committed = {account.experiment: account.committed for account in snapshot.accounts}
+    spent = epsilon_after(_rounds(snapshot, charged), delta)
     return Figures(
         delta=delta,
         budget=budget,
         spent=spent,
-        committed=epsilon_after(_rounds(book, committed), delta),
+        committed=epsilon_after(_rounds(snapshot, committed), delta),
         by_experiment={
             account.experiment: epsilon_after([(account.terms, account.charged)], delta)
-            for account in book.accounts
+            for account in snapshot.accounts
         },
-        outlook=None if ahead is None else _outlook(book, ahead, spent, delta, budget),
-        curve=_curve(book, delta),
+        outlook=None if ahead is None else _outlook(snapshot, ahead, spent, delta, budget),
+        curve=_curve(snapshot, delta),
     )
 
 
-def _rounds(book: Book, counts: Mapping[str, int]) -> Rounds:
+def _rounds(snapshot: LedgerSnapshot, counts: Mapping[str, int]) -> Rounds:
     """Return the rounds in the order of the ledger's own sums, so that ε is the same number."""
-    terms = {account.experiment: account.terms for account in book.accounts}
+    terms = {account.experiment: account.terms for account in snapshot.accounts}
     return [(terms[experiment], counts.get(experiment, 0)) for experiment in sorted(terms)]
 
 
 def _outlook(
-    book: Book, account: Account, spent: float, delta: float, budget: Budget | None
+    snapshot: LedgerSnapshot, account: Account, spent: float, delta: float, budget: Budget | None
 ) -> Outlook:
-    charged = {other.experiment: other.charged for other in book.accounts}
+    charged = {other.experiment: other.charged for other in snapshot.accounts}
     charged[account.experiment] += 1
-    raised = epsilon_after(_rounds(book, charged), delta)
+    raised = epsilon_after(_rounds(snapshot, charged), delta)
     affordable = None
     if budget is not None:
-        affordable = max(0, _affordable(book, account, budget) - account.charged)
+        affordable = max(0, _affordable(snapshot, account, budget) - account.charged)
     return Outlook(
         account=account,
         next_round=max(0.0, raised - spent) if math.isfinite(raised) else raised,
@@ -147,15 +153,15 @@ def _outlook(
     )
 
 
-def _affordable(book: Book, account: Account, budget: Budget) -> int:
+def _affordable(snapshot: LedgerSnapshot, account: Account, budget: Budget) -> int:
     """Return how many rounds of an experiment fit beside what the others committed.
 
     Does not depend on how many of them are charged, so it is worked out once a commitment.
     """
-    counts = {other.experiment: other.committed for other in book.accounts}
+    counts = {other.experiment: other.committed for other in snapshot.accounts}
 
     def fits(rounds: int) -> bool:
-        rounds_ = _rounds(book, {**counts, account.experiment: rounds})
+        rounds_ = _rounds(snapshot, {**counts, account.experiment: rounds})
         return epsilon_after(rounds_, budget.delta) <= budget.epsilon
 
     if budget.epsilon == 0:
@@ -171,25 +177,25 @@ def _affordable(book: Book, account: Account, budget: Budget) -> int:
     return low
 
 
-def _curve(book: Book, delta: float) -> list[Point]:
+def _curve(snapshot: LedgerSnapshot, delta: float) -> list[Point]:
     """Return a few dozen points at most.
 
     They stand at multiples of a power of two, so that a growing ledger reuses those it has; at the
     first round, which costs most; and where the experiment changes, unless that is often.
     """
-    total = len(book.charges)
+    total = len(snapshot.charges)
     stride = 1
     while total > stride * _MOST_POINTS:
         stride *= 2
-    charges = enumerate(itertools.pairwise(book.charges), start=1)
+    charges = enumerate(itertools.pairwise(snapshot.charges), start=1)
     changes = {index for index, (experiment, following) in charges if experiment != following}
     wanted = {1, total, *(changes if len(changes) <= _MOST_POINTS else ())}
     points = [Point(rounds=0, epsilon=0.0, experiment="")]
     counts: Counter[str] = Counter()
-    for index, experiment in enumerate(book.charges, start=1):
+    for index, experiment in enumerate(snapshot.charges, start=1):
         counts[experiment] += 1
         if index % stride == 0 or index in wanted:
-            epsilon = epsilon_after(_rounds(book, counts), delta)
+            epsilon = epsilon_after(_rounds(snapshot, counts), delta)
             points.append(Point(rounds=index, epsilon=epsilon, experiment=experiment))
     return points
 

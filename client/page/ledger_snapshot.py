@@ -58,7 +58,7 @@ class Account:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Book:
+class LedgerSnapshot:
     """A ledger that passed verification.
 
     Attributes:
@@ -79,22 +79,22 @@ class Book:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Glance:
-    """What was seen: a book, or why there is none."""
+class LedgerReading:
+    """What was seen: a snapshot, or why there is none."""
 
-    book: Book | None
-    trouble: str = ""
+    snapshot: LedgerSnapshot | None
+    problem: str = ""
 
     @property
     def version(self) -> str:
         """Changes when there is something else to see."""
-        if self.book is None:
-            return self.trouble
-        stops = self.book.stops
-        return f"{self.book.entries}.{self.book.head}.{stops.paused_since}.{sorted(stops.left)}"
+        if self.snapshot is None:
+            return self.problem
+        seen, stops = self.snapshot, self.snapshot.stops
+        return f"{seen.entries}.{seen.head}.{stops.paused_since}.{sorted(stops.left)}"
 
 
-def read_book(path: Path) -> Book:
+def read_snapshot(path: Path) -> LedgerSnapshot:
     """Verify the ledger and read it.
 
     Raises:
@@ -119,7 +119,7 @@ def read_book(path: Path) -> Book:
             f"This ledger was found at {stops.set_back_since} to be set back to an older copy; its "
             "figures are too small. Put the newer one in its place."
         )
-    return Book(
+    return LedgerSnapshot(
         data_set=data_set,
         accounts=[Account.of(tallies[name], *times) for name, times in touched.items()],
         charges=charges,
@@ -136,10 +136,10 @@ class Reader:
     path: Path
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _seen: Signature | None = None
-    _glance: Glance = field(default_factory=lambda: Glance(book=None))
+    _reading: LedgerReading = field(default_factory=lambda: LedgerReading(snapshot=None))
     _next: float = 0.0
 
-    def look(self, *, now: bool = False) -> Glance:
+    def look(self, *, now: bool = False) -> LedgerReading:
         """Return what there is to see.
 
         Args:
@@ -149,18 +149,18 @@ class Reader:
             signature = _signature(self.path)
             if now or (signature != self._seen and time.monotonic() >= self._next):
                 before = time.thread_time()
-                self._glance = _read(self.path)
+                self._reading = _read(self.path)
                 self._seen = signature if _is_settled(signature) else None
                 self._next = time.monotonic() + _EASE * (time.thread_time() - before)
-            return self._glance
+            return self._reading
 
 
-def _read(path: Path) -> Glance:
+def _read(path: Path) -> LedgerReading:
     try:
-        return Glance(book=read_book(path))
+        return LedgerReading(snapshot=read_snapshot(path))
     except (LedgerError, ValueError, KeyError, TypeError) as error:
         # What a tamperer wrote may fail to parse in any of these ways.
-        return Glance(book=None, trouble=str(error) or type(error).__name__)
+        return LedgerReading(snapshot=None, problem=str(error) or type(error).__name__)
 
 
 def _signature(path: Path) -> Signature:

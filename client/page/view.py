@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from coinflower.client.page.drawing import COLOURS, draw_curve, draw_gauge
 from coinflower.client.page.figures import MOST_ROUNDS, Figures, rounded_down, rounded_up, work_out
-from coinflower.client.page.ledger_snapshot import Account, Glance, Reader
+from coinflower.client.page.ledger_snapshot import Account, LedgerReading, Reader
 from coinflower.protocol.policy import Policy
 from coinflower.protocol.terms import Mode
 
@@ -50,62 +50,62 @@ class Subject:
     server: str = ""
     joined: Callable[[], bool] = lambda: False
 
-    def version(self, glance: Glance) -> str:
+    def version(self, reading: LedgerReading) -> str:
         """Return what changes when there is something else to see."""
         terms = self.participant.current if self.participant else None
-        parts = (glance.version, str(self.joined()), terms.ledger_key if terms else "")
+        parts = (reading.version, str(self.joined()), terms.ledger_key if terms else "")
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
-    def may_leave(self, glance: Glance) -> list[str]:
+    def may_leave(self, reading: LedgerReading) -> list[str]:
         """Return names of the experiments that the owner can leave, the current one first."""
-        if self.participant is None or glance.book is None:
+        if self.participant is None or reading.snapshot is None:
             return []
-        terms, left = self.participant.current, glance.book.stops.left
+        terms, left = self.participant.current, reading.snapshot.stops.left
         found = [] if terms is None else [terms.experiment]
-        found += [one.name for one in glance.book.accounts if one.committed > one.charged]
+        found += [one.name for one in reading.snapshot.accounts if one.committed > one.charged]
         return [name for name in dict.fromkeys(found) if name not in left]
 
 
-def render(subject: Subject, glance: Glance, form_key: str) -> str:
+def render(subject: Subject, reading: LedgerReading, form_key: str) -> str:
     """Return the page as HTML."""
     values: dict[str, Any] = {
-        "version": subject.version(glance),
+        "version": subject.version(reading),
         "form_key": form_key,
-        "trouble": glance.trouble,
-        "book": glance.book,
+        "trouble": reading.problem,
+        "snapshot": reading.snapshot,
         "subject": subject,
         "joined": subject.joined(),
         "policy_rows": [] if subject.policy is None else _policy_rows(subject.policy),
         "path": subject.reader.path,
     }
-    if glance.book is not None:
-        values.update(_book_values(subject, glance))
+    if reading.snapshot is not None:
+        values.update(_snapshot_values(subject, reading))
     return _TEMPLATE.render(values)
 
 
-def _book_values(subject: Subject, glance: Glance) -> dict[str, Any]:
-    book = glance.book
-    assert book is not None
+def _snapshot_values(subject: Subject, reading: LedgerReading) -> dict[str, Any]:
+    snapshot = reading.snapshot
+    assert snapshot is not None
     terms = subject.participant.current if subject.participant else None
     budget = None if subject.policy is None else subject.policy.budget
     figures = work_out(
-        book, delta=subject.delta, budget=budget, current=terms.ledger_key if terms else None
+        snapshot, delta=subject.delta, budget=budget, current=terms.ledger_key if terms else None
     )
     # Experiments keep their colour: they are numbered by when they began.
-    experiments = [one.experiment for one in sorted(book.accounts, key=lambda one: one.first)]
+    experiments = [one.experiment for one in sorted(snapshot.accounts, key=lambda one: one.first)]
     return {
         "figures": figures,
         "gauge": None if budget is None else draw_gauge(figures),
-        "curve": draw_curve(figures, experiments) if book.charges else None,
+        "curve": draw_curve(figures, experiments) if snapshot.charges else None,
         "rows": [
-            _row(account, figures, book.stops.left, experiments)
-            for account in reversed(book.accounts)
+            _row(account, figures, snapshot.stops.left, experiments)
+            for account in reversed(snapshot.accounts)
         ],
         "terms": terms,
         "mode": _MODES[terms.mode] if terms else "",
         "most_rounds": MOST_ROUNDS,
-        "leavable": [{"name": name, "id": _mark(name)} for name in subject.may_leave(glance)],
-        "insecure": any(not account.secure for account in book.accounts),
+        "leavable": [{"name": name, "id": _mark(name)} for name in subject.may_leave(reading)],
+        "insecure": any(not account.secure for account in snapshot.accounts),
     }
 
 

@@ -37,7 +37,7 @@ class Gateway:
         """Whether nginx is running."""
         return self._guard.poll() is None
 
-    def obituary(self) -> str:
+    def last_log_lines(self) -> str:
         """The end of its log, for the message about its end."""
         lines = self.log_file.read_text(errors="replace").strip().splitlines()[-3:]
         return f"The gateway (nginx) ended. Its log {self.log_file} ends with:\n" + "\n".join(lines)
@@ -140,7 +140,7 @@ def _wait_until_open(door: Gateway, host: str, port: int, tls: TlsFiles) -> None
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         if not door.alive():
-            raise DeploymentError(door.obituary())
+            raise DeploymentError(door.last_log_lines())
         with contextlib.suppress(urllib.error.URLError, OSError):
             urllib.request.urlopen(
                 f"https://{reached}:{port}/health", timeout=2, context=context

@@ -92,7 +92,7 @@ def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[N
     import torch
 
     from coinflower.client.app import app, forget_participants
-    from coinflower.client.node.polling_group import Company
+    from coinflower.client.node.polling_group import PollingGroup
     from coinflower.client.node.resident import ResidentNode
 
     # Clients that share a machine share its processors; one thread each is fastest in sum.
@@ -104,7 +104,7 @@ def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[N
     log.setLevel(logging.INFO)
     log.propagate = False
     stop = threading.Event()
-    company = Company()
+    polling_group = PollingGroup()
     workers = []
     for policy in policies:
         node = ResidentNode(
@@ -113,7 +113,7 @@ def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[N
             stop=stop,
             node_config={"policy": str(policy)},
             insecure=True,
-            company=company,
+            polling_group=polling_group,
         )
         workers.append(threading.Thread(target=node.run, name=policy.stem, daemon=True))
     try:

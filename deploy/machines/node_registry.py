@@ -75,7 +75,7 @@ class Registry:
         return {_bytes(key): file.stem for file, key in keys.items() if key is not None}
 
 
-class Doorkeeper:
+class NodeAdmission:
     """Keeps the nodes that a SuperLink knows equal to a registry.
 
     Args:

@@ -13,10 +13,10 @@ from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink
 from coinflower.deploy.gateway.process import Gateway
 from coinflower.deploy.local.local_run import RunFailedError, is_alive
-from coinflower.deploy.machines.node_registry import FOLDER, Doorkeeper, Registry
+from coinflower.deploy.machines.node_registry import FOLDER, NodeAdmission, Registry
 from coinflower.deploy.machines.server_log import FILE as RECORDS
 from coinflower.deploy.machines.server_log import Relay
-from coinflower.deploy.machines.status_file import SETTINGS, Board
+from coinflower.deploy.machines.status_file import SETTINGS, StatusFile
 from coinflower.server.journal import ask_to_stop, read_metrics, read_status
 from coinflower.server.settings import Settings
 
@@ -28,7 +28,7 @@ _DRAIN_LOOK_SECONDS = 0.25
 _STUCK_SECONDS = 20.0
 
 
-class Watch:
+class RunSupervisor:
     """Starts a run and follows it and all that it needs.
 
     Args:
@@ -57,13 +57,13 @@ class Watch:
         self._door = door
         self._stay = stay
         self._write_report = write_report
-        self._doorkeeper: Doorkeeper | None = None
+        self._admission: NodeAdmission | None = None
         if superlink.authenticates_nodes:
-            self._doorkeeper = Doorkeeper(superlink, Registry(folder / FOLDER))
+            self._admission = NodeAdmission(superlink, Registry(folder / FOLDER))
         self._seen = len(read_metrics(settings.state))
         self._looked_at = time.monotonic()
         self._relay = Relay(folder / RECORDS)
-        self.board = Board(folder, address)
+        self.status_file = StatusFile(folder, address)
         app = write_app(
             folder / "app",
             serverapp="coinflower.deploy.machines.server_process:app",
@@ -124,7 +124,7 @@ class Watch:
             return f"{told} Its report could not be written ({error.strerror})."
 
     def _shuts_out(self) -> bool:
-        names = [] if self._doorkeeper is None else self._doorkeeper.shut_out
+        names = [] if self._admission is None else self._admission.shut_out
         if names:
             logger.warning(
                 "%s may join again; the SuperLink is started anew after this round, because it "
@@ -149,9 +149,9 @@ class Watch:
         self._tell()
 
     def _look(self) -> None:
-        nodes = {} if self._doorkeeper is None else self._doorkeeper.apply()
+        nodes = {} if self._admission is None else self._admission.apply()
         online = sum(nodes.values()) if nodes else len(self._superlink.online_nodes())
-        self.board.note_nodes(nodes, online)
+        self.status_file.note_nodes(nodes, online)
         self._tell()
         self._looked_at = time.monotonic()
 
@@ -174,7 +174,7 @@ class Watch:
 
     def _require_alive(self) -> None:
         if self._door is not None and not self._door.alive():
-            raise DeploymentError(self._door.obituary())
+            raise DeploymentError(self._door.last_log_lines())
         state = read_status(self._settings.state)
         if state.get("state") in ("waiting", "running") and not is_alive(state["pid"]):
             # Flower would notice only after a minute without heartbeat.

@@ -23,7 +23,7 @@ from coinflower.deploy.keys.keys import (
 )
 from coinflower.deploy.machines.health import HealthServer
 from coinflower.deploy.machines.prometheus import metrics_server
-from coinflower.deploy.machines.run_supervisor import Watch
+from coinflower.deploy.machines.run_supervisor import RunSupervisor
 from coinflower.deploy.machines.server_log import FILE as RECORDS
 from coinflower.deploy.machines.server_log import VARIABLE as RECORDS_VARIABLE
 from coinflower.deploy.machines.status_file import SETTINGS
@@ -111,7 +111,7 @@ def _serve_once(
     save_settings(settings, folder / SETTINGS)
     (settings.state / STATUS).unlink(missing_ok=True)  # speaks of the process before
     with _superlink(plan, settings, folder, tls) as (superlink, door, address):
-        watch = Watch(
+        supervisor = RunSupervisor(
             settings,
             folder,
             superlink,
@@ -121,12 +121,12 @@ def _serve_once(
             write_report=plan.write_report,
         )
         metrics = metrics_server(settings, folder, host=plan.metrics_host, port=plan.metrics_port)
-        health = HealthServer(plan.health_port, watch.is_well, host=plan.health_host)
+        health = HealthServer(plan.health_port, supervisor.is_well, host=plan.health_host)
         with metrics, health:
             try:
-                return watch.follow(stop, plan.drain_seconds)
+                return supervisor.follow(stop, plan.drain_seconds)
             except DeploymentError as error:
-                watch.board.note_error(str(error))
+                supervisor.status_file.note_error(str(error))
                 raise
 
 

@@ -14,11 +14,11 @@ from coinflower.server.checkpoint import write_atomically
 from coinflower.server.journal import read_metrics, read_status
 from coinflower.server.settings import Settings, load_settings
 
-_BOARD = "server.json"
+_FILE = "server.json"
 SETTINGS = "settings.toml"
 
 
-class Board:
+class StatusFile:
     """A file in the server's folder that says who is there and what went wrong.
 
     Args:
@@ -27,7 +27,7 @@ class Board:
     """
 
     def __init__(self, folder: Path, address: str) -> None:
-        self._path = folder / _BOARD
+        self._path = folder / _FILE
         self._content: dict[str, Any] = {
             "pid": os.getpid(),
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -53,20 +53,20 @@ class Board:
         write_atomically(self._path, json.dumps(self._content).encode())
 
 
-def read_board(folder: Path) -> dict[str, Any]:
+def read_status_file(folder: Path) -> dict[str, Any]:
     """Return what the server of a folder wrote last; empty if it never ran."""
-    path = folder / _BOARD
-    board: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return board
+    path = folder / _FILE
+    status_file: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return status_file
 
 
 def is_served(folder: Path) -> bool:
     """Return whether a server is at work in a folder."""
-    board = read_board(folder)
-    return bool(board) and is_alive(board["pid"])
+    status_file = read_status_file(folder)
+    return bool(status_file) and is_alive(status_file["pid"])
 
 
-def read_standing(folder: Path) -> dict[str, Any]:
+def read_server_status(folder: Path) -> dict[str, Any]:
     """Return where the server of a folder stands, as figures.
 
     Raises:
@@ -78,8 +78,8 @@ def read_standing(folder: Path) -> dict[str, Any]:
 
 
 def standing(settings: Settings, folder: Path) -> dict[str, Any]:
-    """Return where a server stands, from its board and the run's own files."""
-    board, status = read_board(folder), read_status(settings.state)
+    """Return where a server stands, from its status file and the run's own files."""
+    status_file, status = read_status_file(folder), read_status(settings.state)
     metrics = read_metrics(settings.state)
     running = is_served(folder)
     state = status.get("state", "not begun")
@@ -89,15 +89,15 @@ def standing(settings: Settings, folder: Path) -> dict[str, Any]:
     return {
         "server": "running" if running else "stopped",
         "run": state,
-        "address": board.get("address", ""),
-        "started": board.get("started", ""),
-        "nodes": board.get("nodes", {}) if running else {},
-        "online": board.get("online", 0) if running else 0,
+        "address": status_file.get("address", ""),
+        "started": status_file.get("started", ""),
+        "nodes": status_file.get("nodes", {}) if running else {},
+        "online": status_file.get("online", 0) if running else 0,
         "round": metrics[-1]["round"] if metrics else 0,
         "rounds": settings.terms.rounds,
         "accuracy": measured[-1]["accuracy"] if measured else None,
         "accuracy_round": measured[-1]["round"] if measured else None,
-        "last_error": board.get("error") or status.get("message", ""),
+        "last_error": status_file.get("error") or status.get("message", ""),
         "mode": str(settings.terms.mode),
         "insecure": settings.insecure_seed is not None or bool(status.get("insecure")),
     }

@@ -28,8 +28,8 @@ from coinflower.deploy.gateway import process as gateway_process
 from coinflower.deploy.keys import keys
 from coinflower.deploy.local.cluster import prepare
 from coinflower.deploy.machines.health import ask_health
-from coinflower.deploy.machines.node_registry import Doorkeeper, Registry
-from coinflower.deploy.machines.status_file import read_board, read_standing
+from coinflower.deploy.machines.node_registry import NodeAdmission, Registry
+from coinflower.deploy.machines.status_file import read_server_status, read_status_file
 from coinflower.server.journal import read_metrics
 from tests.support.federations import check_ledgers, plan
 
@@ -94,7 +94,7 @@ def registry(tmp_path):
 
 @pytest.fixture
 def door(superlink, registry):
-    return Doorkeeper(superlink, registry)
+    return NodeAdmission(superlink, registry)
 
 
 def test_an_allowed_key_joins_and_a_stranger_is_told_why(
@@ -306,11 +306,11 @@ def test_told_to_stop_a_server_ends_between_rounds_resumes_and_stays(secrets, tm
                 node(address, secrets, name, client_app, node_config=config, drain_seconds=10)
             )
         first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: read_board(folder).get("online") == 2)
+        wait_until(lambda: read_status_file(folder).get("online") == 2)
         asked = subprocess.run([COINFLOWER, "health", str(health)], check=False)
         assert asked.returncode == 0
         wait_until(played)
-        standing = read_standing(folder)
+        standing = read_server_status(folder)
         assert (standing["online"], standing["server"]) == (2, "running")
 
         first.send_signal(signal.SIGTERM)
@@ -324,13 +324,13 @@ def test_told_to_stop_a_server_ends_between_rounds_resumes_and_stays(secrets, tm
         ] * 2
         assert "ListRuns" not in (folder / "superlink.log").read_text()
         assert not [one for one in folder.iterdir() if one.stat().st_mode & 0o077]
-        assert read_standing(folder)["run"] == "stopped"
+        assert read_server_status(folder)["run"] == "stopped"
 
         second = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         said = iter(second.stderr.readline, "")
         assert any("Nodes may stay until the server is told to stop." in line for line in said)
-        assert read_standing(folder)["run"] == "finished"
-        assert (ask_health(health), read_board(folder)["online"]) == ("SERVING", 2)
+        assert read_server_status(folder)["run"] == "finished"
+        assert (ask_health(health), read_status_file(folder)["online"]) == ("SERVING", 2)
         second.send_signal(signal.SIGTERM)
         _, told = second.communicate(timeout=120)
         assert second.returncode == 0, told

@@ -9,7 +9,7 @@ import pytest
 
 from coinflower.cli import main as cli
 from coinflower.deploy.local.cluster import prepare
-from coinflower.deploy.machines.status_file import Board, read_standing
+from coinflower.deploy.machines.status_file import StatusFile, read_server_status
 from coinflower.server.journal import Journal
 from coinflower.server.settings import load_settings, save_settings
 from coinflower.server.strategy import RoundReport
@@ -40,12 +40,12 @@ def folder(prepared, tmp_path):
 
 
 def test_a_server_at_work_is_described(folder):
-    board = Board(folder, "0.0.0.0:8443")
-    board.note_nodes({"a": True, "b": False}, 1)
+    status_file = StatusFile(folder, "0.0.0.0:8443")
+    status_file.note_nodes({"a": True, "b": False}, 1)
     journal = Journal(folder / "state", insecure=False)
     journal.round(REPORT, 0.75)
     journal.status("running", round_=3)
-    found = read_standing(folder)
+    found = read_server_status(folder)
     assert (found["server"], found["run"]) == ("running", "running")
     assert (found["round"], found["rounds"]) == (3, 4)
     assert (found["accuracy"], found["accuracy_round"]) == (0.75, 3)
@@ -55,27 +55,27 @@ def test_a_server_at_work_is_described(folder):
 
 
 def test_a_run_that_was_seeded_before_its_settings_changed_is_still_insecure(folder):
-    assert read_standing(folder)["insecure"] is False
+    assert read_server_status(folder)["insecure"] is False
     Journal(folder / "state", insecure=True).status("stopped", round_=1)
-    assert read_standing(folder)["insecure"] is True
+    assert read_server_status(folder)["insecure"] is True
 
 
 def test_a_server_that_was_killed_is_not_taken_for_running(folder):
-    Board(folder, "0.0.0.0:8443").note_nodes({"a": True}, 1)
+    StatusFile(folder, "0.0.0.0:8443").note_nodes({"a": True}, 1)
     Journal(folder / "state", insecure=False).status("running", round_=1)
-    board = json.loads((folder / "server.json").read_text())
+    status_file = json.loads((folder / "server.json").read_text())
     child = os.fork()
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    (folder / "server.json").write_text(json.dumps({**board, "pid": child}))
-    found = read_standing(folder)
+    (folder / "server.json").write_text(json.dumps({**status_file, "pid": child}))
+    found = read_server_status(folder)
     assert (found["server"], found["run"], found["online"]) == ("stopped", "interrupted", 0)
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_the_last_error_is_shown(folder, monkeypatch, capsys, form):
-    Board(folder, "0.0.0.0:8443").note_error("The gateway ended.")
+    StatusFile(folder, "0.0.0.0:8443").note_error("The gateway ended.")
     monkeypatch.setattr(sys, "argv", ["coinflower", "status", str(folder), *form])
     with pytest.raises(SystemExit) as ended:
         cli.main()

@@ -9,7 +9,7 @@ import pytest
 from coinflower.deploy.flower.superlink import RunStatus
 from coinflower.deploy.local.cluster import prepare
 from coinflower.deploy.local.local_run import RunFailedError
-from coinflower.deploy.machines import run_supervisor as watch
+from coinflower.deploy.machines import run_supervisor as supervisor
 from coinflower.deploy.machines import serve
 from coinflower.report.run import report_server_run
 from coinflower.server.journal import Journal
@@ -47,7 +47,7 @@ class Superlink:
         return []
 
 
-class Doorkeeper:
+class NodeAdmission:
     def __init__(self, *_):
         self.shut_out = []
 
@@ -64,18 +64,18 @@ def prepared(tmp_path_factory):
 @pytest.fixture
 def follow(prepared, tmp_path, monkeypatch):
     """Return a function that follows a run of a SuperLink that says those things."""
-    monkeypatch.setattr(watch, "Doorkeeper", Doorkeeper)
-    monkeypatch.setattr(watch, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor, "NodeAdmission", NodeAdmission)
+    monkeypatch.setattr(supervisor, "_LOOK_SECONDS", 0.01)
     settings = replace(prepared, state=tmp_path / "state")
     Journal(settings.state, insecure=False)
     stop = threading.Event()
 
     def run(*says, stay=False, shut_out=()):
         superlink = Superlink(stop, *says)
-        made = watch.Watch(
+        made = supervisor.RunSupervisor(
             settings, tmp_path, superlink, None, "here:1", stay=stay, write_report=report_server_run
         )
-        made._doorkeeper.shut_out = list(shut_out)
+        made._admission.shut_out = list(shut_out)
         return made.follow(stop, 0.0), superlink
 
     return run

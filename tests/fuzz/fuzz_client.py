@@ -22,7 +22,7 @@ from coinflower.client.node.link import (
     RejectedError,
     UnreachableError,
 )
-from coinflower.client.node.polling_group import Company
+from coinflower.client.node.polling_group import PollingGroup
 from coinflower.client.node.resident import ResidentNode
 from coinflower.protocol import messages
 from coinflower.protocol.messages import FAILURE_REASON, vector_from_bytes
@@ -50,7 +50,7 @@ class Client:
             root_certificates=None,
             private_key=None,
             heartbeat_interval=10.0,
-            company=Company(cache_bytes=0),
+            polling_group=PollingGroup(cache_bytes=0),
             stop=threading.Event(),
         )
         for client in (self._link._client, self._link._bulk):

@@ -22,7 +22,7 @@ from coinflower.accounting.ledger.file import LedgerCorruptError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.node.identity import load_private_key
 from coinflower.client.node.link import Link, UnreachableError
-from coinflower.client.node.polling_group import Company
+from coinflower.client.node.polling_group import PollingGroup
 from coinflower.deploy.keys.key_files import load_public_key
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Mode, Terms
@@ -51,7 +51,7 @@ def link_to(handler: Callable[[httpx.Request], httpx.Response]) -> Link:
         root_certificates=None,
         private_key=None,
         heartbeat_interval=10.0,
-        company=Company(),
+        polling_group=PollingGroup(),
         stop=threading.Event(),
     )
     link._client._client = httpx.Client(transport=httpx.MockTransport(handler))

@@ -15,7 +15,7 @@ import threading
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from coinflower.client.node.polling_group import Company
+from coinflower.client.node.polling_group import PollingGroup
 from coinflower.client.node.resident import ResidentNode
 from coinflower.deploy.machines.logs import LogFormat, start_logging
 from coinflower.deploy.signals import stop_on_signals
@@ -88,7 +88,7 @@ KINDS = [
 
 def main(address):
     start_logging(LogFormat.TEXT)
-    company = Company()
+    polling_group = PollingGroup()
     with stop_on_signals() as stop:
         nodes = [
             ResidentNode(
@@ -98,7 +98,7 @@ def main(address):
                 node_config={},
                 insecure=True,
                 drain_seconds=10.0,
-                company=company,
+                polling_group=polling_group,
             )
             for app in KINDS
         ]

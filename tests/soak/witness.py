@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from coinflower.client.app import app
-from coinflower.client.node.polling_group import Company
+from coinflower.client.node.polling_group import PollingGroup
 from coinflower.client.node.resident import ResidentNode
 from coinflower.deploy.machines.logs import LogFormat, start_logging
 from coinflower.deploy.signals import stop_on_signals
@@ -63,7 +63,7 @@ def _tell(line):
 def main(address, *policies):
     start_logging(LogFormat.TEXT)
     torch.set_num_threads(1)
-    company = Company()
+    polling_group = PollingGroup()
     with stop_on_signals() as stop:
         nodes = [
             ResidentNode(
@@ -73,7 +73,7 @@ def main(address, *policies):
                 node_config={"policy": policy},
                 insecure=True,
                 drain_seconds=10.0,
-                company=company,
+                polling_group=polling_group,
             )
             for policy in policies
         ]

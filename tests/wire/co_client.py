@@ -29,7 +29,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 from coinflower.accounting.ledger.echo import NO_TOKEN
 from coinflower.client import app as clients
 from coinflower.client.node.link import Link
-from coinflower.client.node.polling_group import Company
+from coinflower.client.node.polling_group import PollingGroup
 from coinflower.client.node.resident import ResidentNode
 from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink
@@ -101,7 +101,7 @@ class CoClient:
             root_certificates=None,
             private_key=None,
             heartbeat_interval=30.0,
-            company=Company(),
+            polling_group=PollingGroup(),
             stop=self._stop,
         )
         self.node = self._link.join()

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from coinflower.client.node.connection_errors import clock_trouble
 from coinflower.client.node.link import ForgottenError, Link, UnreachableError
-from coinflower.client.node.polling_group import Company
+from coinflower.client.node.polling_group import PollingGroup
 
 HERE = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 
@@ -80,7 +80,7 @@ def join(port, authority):
         root_certificates=authority.read_bytes(),
         private_key=ec.generate_private_key(ec.SECP384R1()),
         heartbeat_interval=10,
-        company=Company(),
+        polling_group=PollingGroup(),
         stop=threading.Event(),
     )
     try:
@@ -169,7 +169,7 @@ def test_a_signature_that_is_refused_is_told_apart_from_an_outage(tmp_path, monk
             root_certificates=None,
             private_key=ec.generate_private_key(ec.SECP384R1()),
             heartbeat_interval=10,
-            company=Company(),
+            polling_group=PollingGroup(),
             stop=threading.Event(),
         )
         with pytest.raises(ForgottenError, match=r"clock is (299|300|301) s ahead"):

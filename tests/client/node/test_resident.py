@@ -25,7 +25,7 @@ from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from coinflower.client.node.identity import load_private_key
-from coinflower.client.node.polling_group import Company
+from coinflower.client.node.polling_group import PollingGroup
 from coinflower.client.node.resident import ResidentNode
 from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink, TlsFiles
@@ -37,7 +37,7 @@ from tests.support.nodes import SERVER, echo_app, running, wait_until
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """What a server saw in a run over three resident nodes."""
     directory = tmp_path_factory.mktemp("run")
-    stop, company = threading.Event(), Company()
+    stop, polling_group = threading.Event(), PollingGroup()
     with Superlink(directory) as superlink:
         nodes = [
             ResidentNode(
@@ -46,7 +46,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
                 stop=stop,
                 insecure=True,
                 node_config={"name": f"node{index}"},
-                company=company,
+                polling_group=polling_group,
             )
             for index in range(3)
         ]

@@ -65,9 +65,9 @@ def home(page: PageServer) -> str:
 
 def paused(participant: Participant) -> bool:
     reader = Reader(path=participant.policy.ledger)
-    book = reader.look().book
-    assert book is not None
-    return book.stops.paused_since is not None
+    snapshot = reader.look().snapshot
+    assert snapshot is not None
+    return snapshot.stops.paused_since is not None
 
 
 def press(page: PageServer, what: str, **changes: Any) -> httpx.Response:

@@ -17,7 +17,7 @@ from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.page.drawing import draw_curve, draw_gauge
 from coinflower.client.page.figures import rounded_down, rounded_up, work_out
-from coinflower.client.page.ledger_snapshot import Reader, read_book
+from coinflower.client.page.ledger_snapshot import Reader, read_snapshot
 
 DELTA = 1e-5
 BUDGET = Budget(epsilon=6.0, delta=DELTA)
@@ -36,7 +36,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def test_spent_and_committed_are_the_ledgers_own(ledger: Ledger) -> None:
-    figures = work_out(read_book(ledger.path), delta=DELTA, budget=BUDGET)
+    figures = work_out(read_snapshot(ledger.path), delta=DELTA, budget=BUDGET)
     assert figures.spent == ledger.spent(DELTA)
     assert figures.committed == ledger.committed(DELTA)
     assert figures.left == BUDGET.epsilon - ledger.committed(DELTA)
@@ -57,7 +57,7 @@ def test_an_account_is_insecure_exactly_if_its_tally_is(ledger: Ledger) -> None:
     with Ledger.open(ledger.path, coins=Seeded()) as seeded:
         seeded.claim_answer("first#a", 1)
         seeded.release("second#b")
-    secure = {account.experiment: account.secure for account in read_book(ledger.path).accounts}
+    secure = {account.experiment: account.secure for account in read_snapshot(ledger.path).accounts}
     assert secure == {tally.experiment: tally.secure for tally in ledger.tallies()}
     assert secure == {"first#a": False, "second#b": True}
 
@@ -67,7 +67,7 @@ def test_one_more_round_costs_what_the_ledger_then_shows(
     ledger: Ledger, current: str | None
 ) -> None:
     before = ledger.spent(DELTA)
-    outlook = work_out(read_book(ledger.path), delta=DELTA, current=current).outlook
+    outlook = work_out(read_snapshot(ledger.path), delta=DELTA, current=current).outlook
     assert outlook is not None
     assert outlook.account.experiment == (current or "second#b")
     ledger.charge(outlook.account.experiment, 9)
@@ -76,7 +76,7 @@ def test_one_more_round_costs_what_the_ledger_then_shows(
 
 
 def test_the_rounds_that_fit_are_those_that_the_ledger_would_allow(ledger: Ledger) -> None:
-    figures = work_out(read_book(ledger.path), delta=DELTA, budget=BUDGET, current="first#a")
+    figures = work_out(read_snapshot(ledger.path), delta=DELTA, budget=BUDGET, current="first#a")
     outlook = figures.outlook
     assert outlook is not None
     assert outlook.committed_rounds == 8
@@ -90,7 +90,7 @@ def test_the_rounds_that_fit_are_those_that_the_ledger_would_allow(ledger: Ledge
 @pytest.mark.parametrize("epsilon", [0.0, 0.01])
 def test_a_budget_that_was_lowered_has_room_for_nothing(ledger: Ledger, epsilon: float) -> None:
     budget = Budget(epsilon=epsilon, delta=DELTA)
-    figures = work_out(read_book(ledger.path), delta=DELTA, budget=budget)
+    figures = work_out(read_snapshot(ledger.path), delta=DELTA, budget=budget)
     assert figures.outlook is not None
     assert figures.outlook.affordable_rounds == 0
     assert figures.left is not None
@@ -101,7 +101,7 @@ def test_a_budget_that_was_lowered_has_room_for_nothing(ledger: Ledger, epsilon:
 def test_the_curve_ends_at_what_was_spent_and_changes_colour_with_the_experiment(
     ledger: Ledger,
 ) -> None:
-    figures = work_out(read_book(ledger.path), delta=DELTA, budget=BUDGET)
+    figures = work_out(read_snapshot(ledger.path), delta=DELTA, budget=BUDGET)
     rounds = [point.rounds for point in figures.curve]
     assert rounds == list(range(8))
     assert figures.curve[4].epsilon == epsilon_after([(FIRST, 4)], DELTA)
@@ -113,7 +113,7 @@ def test_the_curve_ends_at_what_was_spent_and_changes_colour_with_the_experiment
 def test_a_long_history_is_drawn_by_few_points(ledger: Ledger) -> None:
     ledger.commit("first#a", FIRST, 500, Budget(epsilon=100.0, delta=DELTA))
     ledger.charge_all("first#a", range(5, 501))
-    figures = work_out(read_book(ledger.path), delta=DELTA)
+    figures = work_out(read_snapshot(ledger.path), delta=DELTA)
     rounds = [point.rounds for point in figures.curve]
     assert len(rounds) < 40
     assert {0, 1, 4, 7, 503} <= set(rounds)
@@ -121,7 +121,7 @@ def test_a_long_history_is_drawn_by_few_points(ledger: Ledger) -> None:
 
 def test_an_empty_ledger_has_figures_too(tmp_path: Path) -> None:
     Ledger.create(tmp_path / "new.db", "new").close()
-    figures = work_out(read_book(tmp_path / "new.db"), delta=DELTA, budget=BUDGET)
+    figures = work_out(read_snapshot(tmp_path / "new.db"), delta=DELTA, budget=BUDGET)
     assert (figures.spent, figures.left, figures.outlook) == (0, BUDGET.epsilon, None)
     assert draw_gauge(figures)
 
@@ -147,7 +147,7 @@ def test_certified_rounds_are_charged_on_the_page_as_in_the_ledger(tmp_path: Pat
     with Ledger.create(tmp_path / "c.db", "c") as ledger:
         ledger.commit("trial", terms, 3, Budget(epsilon=50.0, delta=DELTA))
         ledger.charge_all("trial", [1, 2])
-        assert work_out(read_book(ledger.path), delta=DELTA).spent == ledger.spent(DELTA)
+        assert work_out(read_snapshot(ledger.path), delta=DELTA).spent == ledger.spent(DELTA)
 
 
 def test_a_ledger_that_did_not_change_is_not_read_again(
@@ -157,8 +157,8 @@ def test_a_ledger_that_did_not_change_is_not_read_again(
     monkeypatch.setattr(coinflower.client.page.ledger_snapshot, "_EASE", 0.0)
     monkeypatch.setattr(
         coinflower.client.page.ledger_snapshot,
-        "read_book",
-        lambda path: readings.append(path) or read_book(path),
+        "read_snapshot",
+        lambda path: readings.append(path) or read_snapshot(path),
     )
     os.utime(ledger.path, (0, 0))  # long ago: what was written just now is looked at once more
     reader = Reader(path=ledger.path)
@@ -186,12 +186,12 @@ def test_reading_that_takes_long_is_not_done_all_the_time(
 
 def test_a_ledger_that_is_tampered_with_while_being_watched_is_found_out(ledger: Ledger) -> None:
     reader = Reader(path=ledger.path)
-    assert reader.look().book is not None
+    assert reader.look().snapshot is not None
     outside = sqlite3.connect(ledger.path)
     outside.execute("DROP TRIGGER entries_are_never_changed")
     outside.execute("UPDATE entries SET coin = 1 - coin WHERE seq = 4")
     outside.commit()
     outside.close()
     seen = reader.look(now=True)
-    assert seen.book is None
-    assert "cannot be trusted" in seen.trouble
+    assert seen.snapshot is None
+    assert "cannot be trusted" in seen.problem
