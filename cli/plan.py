@@ -15,6 +15,7 @@ from coinflower.accounting.composition.calibration import Split, splits_for_batc
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.privacy import SCHEME_HELP, warn_of_scheme
 from coinflower.deploy.terminal import say
+from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.planner import (
     ACCURACY,
     PRIVACY,
@@ -24,7 +25,6 @@ from coinflower.protocol.planner import (
     propose,
     suggested_delta,
 )
-from coinflower.protocol.terms import Mode, parse_mode
 
 Answer = TypeVar("Answer")
 

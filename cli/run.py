@@ -12,7 +12,7 @@ from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.stated import refuse_beside
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
-from coinflower.protocol.terms import Mode, parse_mode
+from coinflower.protocol.modes import Mode, parse_mode
 
 _EPSILON, _DELTA = 3.0, 1e-3
 # With --resume: how the run is played here and now, not what it is.

@@ -13,7 +13,8 @@ from coinflower.accounting import validation
 from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.composition.calibration import Split, least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 
 PRIVACY = {"strict": 1.0, "balanced": 3.0, "loose": 8.0}
 """Wishes for privacy, as ε of the whole experiment."""

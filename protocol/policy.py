@@ -9,7 +9,8 @@ from typing import Any
 
 from coinflower.accounting import validation
 from coinflower.accounting.ledger.entries import Budget
-from coinflower.protocol.terms import Mode, Terms, parse_mode
+from coinflower.protocol.modes import Mode, parse_mode
+from coinflower.protocol.terms import Terms
 from coinflower.protocol.toml import read_toml, require_known_keys
 
 

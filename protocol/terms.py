@@ -9,16 +9,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from coinflower.accounting import validation
-from coinflower.accounting.analyses.schemes import (
-    Certified,
-    OnlyLocalSampling,
-    Scheme,
-    WeakClientSampling,
-)
+from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.toml import require_known_keys
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -31,64 +26,6 @@ _NOISE_MULTIPLIERS = (1e-6, 1e6)
 _PRICED_PROBABILITIES = (1e-9, 1.0)
 _PRICED_NOISE = (1e-3, 1e4)
 _REALS = ("p", "q", "clip_norm", "noise_multiplier", "learning_rate", "momentum")
-
-
-class Mode(StrEnum):
-    """Who adds the noise, and who sees that a client took part."""
-
-    TRUSTED = "trusted"
-    """The server adds one noise and is trusted with the sums and the coins."""
-    COVERED = "covered"
-    """As trusted, but every client always answers, with zeros when it sits out: who listens on the
-    network does not see who takes part."""
-    UNTRUSTED = "untrusted"
-    """Every client always answers and adds its own noise; pure noise when it sits out."""
-    QUIET = "quiet"
-    """Every client adds its own noise but speaks only when it takes part, which all can see."""
-    LOCAL_ONLY = "local-only"
-    """Everybody always takes part (p = 1); the server adds the noise."""
-    NONE = "none"
-    """No privacy at all."""
-
-    @property
-    def client_adds_noise(self) -> bool:
-        """Whether noise is added before a message leaves the client."""
-        return self in (Mode.UNTRUSTED, Mode.QUIET)
-
-    @property
-    def server_adds_noise(self) -> bool:
-        """Whether the server is trusted to add the noise."""
-        return self in (Mode.TRUSTED, Mode.COVERED, Mode.LOCAL_ONLY)
-
-    @property
-    def is_private(self) -> bool:
-        """Whether anything is protected."""
-        return self is not Mode.NONE
-
-    @property
-    def answers_always(self) -> bool:
-        """Whether a client answers in every round, whatever its coin says."""
-        return self in (Mode.COVERED, Mode.UNTRUSTED)
-
-    @property
-    def scheme(self) -> type[Scheme] | None:
-        """The analysis that bounds a round of this mode; None without privacy."""
-        return {
-            Mode.TRUSTED: Certified,
-            Mode.COVERED: Certified,
-            Mode.UNTRUSTED: Certified,
-            Mode.QUIET: WeakClientSampling,
-            Mode.LOCAL_ONLY: OnlyLocalSampling,
-            Mode.NONE: None,
-        }[self]
-
-
-def parse_mode(text: str) -> Mode:
-    """Return the mode of that name, or say which there are."""
-    try:
-        return Mode(text)
-    except ValueError:
-        raise ValueError(f"mode = {text!r} is unknown; choose one of {', '.join(Mode)}.") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +87,8 @@ class Terms:
                 f"{self.rounds} rounds planned."
             )
         self._check_noise()
-        if self.mode is Mode.LOCAL_ONLY and self.p != 1:
-            raise ValueError(f"p = {self.p} must be 1 in mode local-only: everybody takes part.")
+        if not self.mode.flips_coins and self.p != 1:
+            raise ValueError(f"p = {self.p} must be 1 in mode {self.mode}: everybody takes part.")
 
     def _check_noise(self) -> None:
         if self.mode.is_private:

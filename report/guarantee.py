@@ -13,7 +13,7 @@ from coinflower.accounting.analyses.schemes import (
 )
 from coinflower.accounting.composition.compose import Rounds, delta_after, merged
 from coinflower.accounting.composition.tightness import realised_epsilon_after
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 
 UNIT = "one sample: the promise compares data with it to the same data without it"
 

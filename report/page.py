@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.composition.compose import epsilon_after
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 from coinflower.report.charts import Axis, Line, Point, binned, line_chart
 from coinflower.report.guarantee import Statement
 from coinflower.server.checkpoint import write_atomically

@@ -8,7 +8,8 @@ from typing import Any
 
 from coinflower.accounting.analyses.schemes import Certified
 from coinflower.deploy.local.cluster import Cluster
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 from coinflower.report.charts import Point
 from coinflower.report.clients import ClientRecord, client_line, epsilon_figure, read_client
 from coinflower.report.guarantee import (

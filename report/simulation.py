@@ -10,7 +10,7 @@ from markupsafe import Markup
 from coinflower.accounting.analyses.names import scheme_class
 from coinflower.accounting.analyses.schemes import CentralShuffling
 from coinflower.experiments.simulator.simulation import Curve, read_state
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from coinflower.report.charts import Axis, Line, line_chart
 from coinflower.report.guarantee import Statement, figure, statements
 from coinflower.report.page import (

@@ -24,7 +24,7 @@ from coinflower.experiments.audit.audit import (
 from coinflower.experiments.audit.faults import FAULTS
 from coinflower.experiments.audit.one_run import Training
 from coinflower.experiments.audit.settings import Setting
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 
 
 def part_for(fault: str, plan: Plan) -> Plan:

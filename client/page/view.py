@@ -14,8 +14,8 @@ from markupsafe import Markup
 from coinflower.client.page.drawing import COLOURS, draw_curve, draw_gauge
 from coinflower.client.page.figures import MOST_ROUNDS, Figures, rounded_down, rounded_up, work_out
 from coinflower.client.page.ledger_snapshot import Account, LedgerReading, Reader
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy
-from coinflower.protocol.terms import Mode
 
 if TYPE_CHECKING:  # takes torch along, which a page without a client does without
     from coinflower.client.participant import Participant

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coinflower.accounting import validation
 from coinflower.deploy.containers.compose_clients import OWN_CLIENTS
-from coinflower.protocol.terms import Mode, parse_mode
+from coinflower.protocol.modes import Mode, parse_mode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,8 +40,8 @@ from coinflower.deploy.keys.keys import (
 from coinflower.deploy.machines.node_registry import FOLDER as NODES
 from coinflower.deploy.machines.node_registry import Registry
 from coinflower.deploy.terminal import complain, say
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
-from coinflower.protocol.terms import Mode
 from coinflower.server.settings import load_settings, save_settings
 
 USER = 10001

@@ -21,8 +21,9 @@ from coinflower.learning import (
     model_for,
     partition,
 )
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Share
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.terms import Terms
 from coinflower.server.settings import Settings, save_settings
 
 # A budget that nobody stated is what the noise costs, with room for the last digit only.

@@ -15,7 +15,7 @@ from coinflower.experiments.audit.faults import planted
 from coinflower.experiments.audit.one_run import Training, audit_training
 from coinflower.experiments.audit.settings import ANGLES, Setting
 from coinflower.experiments.audit.trials import Job, Outputs, run_job
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 
 FALSE_ALARM = 1e-3
 """Probability that an audit of sound code refutes any claim at all."""

@@ -16,7 +16,7 @@ from coinflower.experiments.audit.settings import (
     paper_scheme,
 )
 from coinflower.experiments.audit.trials import Outputs
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 
 Score = Callable[[Array], Array]
 

@@ -29,7 +29,8 @@ from coinflower.experiments.audit.federation import (
 from coinflower.experiments.audit.model import COPIES, WIDE
 from coinflower.experiments.audit.trials import scratch
 from coinflower.learning import Randomness, SecureRandom, SeededRandom
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 
 Included = npt.NDArray[np.bool_]
 

@@ -19,7 +19,8 @@ from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.experiments.audit.colluders import OFFSET, declared_by_all
 from coinflower.experiments.audit.federation import Classes, Images, learning_rate
 from coinflower.experiments.audit.model import COPIES, PLANE, WIDE
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 
 Array = npt.NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from coinflower.accounting.composition.calibration import CalibrationError, leas
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.experiments.simulator.simulator import NoiseModel
 from coinflower.learning import Dataset, load_data, partition
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 
 MEAN_BATCH = 70.0
 """Mean number of samples in an iteration, in both of the paper's settings."""

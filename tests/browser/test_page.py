@@ -26,8 +26,8 @@ from coinflower.client.page.server import PageServer
 from coinflower.client.page.view import Subject
 from coinflower.client.participant import Participant
 from coinflower.learning import SecureRandom
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy
-from coinflower.protocol.terms import Mode
 
 DELTA = 1e-5
 BUDGET = Budget(epsilon=8.0, delta=DELTA)

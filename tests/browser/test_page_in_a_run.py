@@ -14,8 +14,8 @@ from typing import Any
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.flower.superlink import LOOPBACK, free_port
 from coinflower.deploy.local.cluster import prepare
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
-from coinflower.protocol.terms import Mode
 from tests.support.federations import plan, processes
 
 COINFLOWER = Path(sys.executable).parent / "coinflower"

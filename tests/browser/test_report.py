@@ -3,7 +3,7 @@
 import pytest
 
 from coinflower.deploy.local.cluster import prepare
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from coinflower.report.run import report_local_run
 from tests.support.federations import plan
 from tests.support.played import play

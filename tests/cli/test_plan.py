@@ -11,9 +11,9 @@ from coinflower.accounting.composition.calibration import splits_for_batch
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
 from coinflower.cli.main import app
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.planner import ACCURACY, Wishes, batch_for, propose, suggested_delta
 from coinflower.protocol.policy import RefusedError, load_policy
-from coinflower.protocol.terms import Mode
 from coinflower.server.settings import load_settings
 
 WISHES = {"clients": 8, "d": 60, "rounds": 4, "epsilon": 2.0, "delta": 1e-4, "largest_p": 0.5}

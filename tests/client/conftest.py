@@ -19,8 +19,9 @@ from coinflower.client.data import load_local_data
 from coinflower.client.participant import Participant
 from coinflower.learning import Randomness, SecureRandom, build_model, flatten_parameters
 from coinflower.protocol.messages import vector_to_bytes
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.terms import Terms
 
 SAMPLES = 30
 

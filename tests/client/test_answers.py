@@ -16,8 +16,8 @@ from coinflower.client.participant import UnansweredError
 from coinflower.learning import SecureRandom, build_model, clipped_gradient_sum, to_tensor
 from coinflower.learning.noise import lattice_cell
 from coinflower.protocol.messages import vector_to_bytes
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
-from coinflower.protocol.terms import Mode
 from tests.support.participants import (
     LENGTH,
     SPEAKING,

@@ -38,8 +38,9 @@ from coinflower.client.app import (
 from coinflower.client.participant import Participant
 from coinflower.protocol import messages
 from coinflower.protocol.messages import FAILURE_REASON, vector_from_bytes
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.terms import Terms
 
 Make = Callable[..., Terms]
 LENGTH = 64 * 32 + 32 + 32 * 10 + 10

@@ -11,7 +11,8 @@ import pytest
 import coinflower.client.participant
 from coinflower.client.participant import UnansweredError
 from coinflower.learning import clipped_gradient_sum
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 
 Make = Callable[..., Terms]
 

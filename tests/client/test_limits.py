@@ -10,8 +10,9 @@ from torch import nn
 
 import coinflower.client.model
 from coinflower.client.participant import Participant
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.terms import Terms
 from tests.support.participants import Make, enrolled, refused
 
 

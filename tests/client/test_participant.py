@@ -13,8 +13,8 @@ import pytest
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.participant import UnansweredError
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal, RefusedError
-from coinflower.protocol.terms import Mode
 from tests.support.participants import (
     SPEAKING,
     Make,

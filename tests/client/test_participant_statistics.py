@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coinflower.client.data import LocalData
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from tests.support.participants import (
     LENGTH,
     Make,

@@ -11,8 +11,9 @@ from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.participant import Participant
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal, RefusedError
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.terms import Terms
 
 Make = Callable[..., Terms]
 

@@ -11,8 +11,8 @@ from coinflower.deploy.containers.compose_setup import Place, set_up
 from coinflower.deploy.keys import keys
 from coinflower.deploy.keys.keys import list_items, require_server_files
 from coinflower.deploy.machines.node_registry import Registry
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
-from coinflower.protocol.terms import Mode
 from coinflower.server.settings import load_settings
 
 OPTIONS = Options(mode=Mode.TRUSTED, clients=4, rounds=3, names=("fl.example.org",))

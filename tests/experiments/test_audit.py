@@ -25,7 +25,7 @@ from coinflower.experiments.audit.faults import FAULTS, planted
 from coinflower.experiments.audit.one_run import Training, audit_training
 from coinflower.experiments.audit.settings import Setting
 from coinflower.experiments.audit.trials import Job, run_job
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 
 ERROR = 1e-8
 

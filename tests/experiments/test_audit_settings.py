@@ -18,7 +18,7 @@ from coinflower.experiments.audit.settings import (
     log_likelihood_ratio,
 )
 from coinflower.learning import build_model, clipped_gradient_sum, to_tensor
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 
 
 def setting(geometry, mode=Mode.TRUSTED, **changes):

@@ -26,8 +26,9 @@ from coinflower.client.node.polling_group import PollingGroup
 from coinflower.client.node.resident import ResidentNode
 from coinflower.protocol import messages
 from coinflower.protocol.messages import FAILURE_REASON, vector_from_bytes
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.terms import Terms
 from tests.fuzz.fuzz_wire import Wire, body_of, framed, object_id
 
 SAMPLES, CLASSES = 12, 3

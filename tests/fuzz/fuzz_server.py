@@ -15,7 +15,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import http_grid
 
 from coinflower.protocol import messages
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import RunningSum
 from coinflower.server.grid import PromptGrid
 from coinflower.server.invitations import _Block

@@ -9,8 +9,9 @@ from typing import Any
 
 import tomli_w
 
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.terms import Terms
 from coinflower.server.settings import load_settings
 
 TERMS: dict[str, Any] = {

@@ -18,7 +18,8 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.app import app, forget_participants
 from coinflower.protocol import messages
 from coinflower.protocol.messages import FAILURE_REASON
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 from tests.fuzz.fuzz_wire import metadata
 
 SAMPLES, CLASSES, ROUNDS = 6, 3, 5

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coinflower.client import participant
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from tests.fuzz.fuzz_client import MODES, Client
 
 pytest.importorskip("atheris", reason="atheris has no wheel for this platform")

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coinflower.accounting.ledger.entries import Budget
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import (
     BUILT_IN_MODELS,
     Policy,
@@ -22,7 +23,7 @@ from coinflower.protocol.policy import (
     Share,
     load_policy,
 )
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.terms import Terms
 
 TERMS: dict[str, Any] = {
     "experiment": "trial",

@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling, WeakClientSampling
-from coinflower.protocol.terms import Mode, Terms, parse_mode
+from coinflower.protocol.modes import Mode, parse_mode
+from coinflower.protocol.terms import Terms
 
 PLAIN: dict[str, Any] = {
     "experiment": "trial",

@@ -12,8 +12,8 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.cli import main as cli
 from coinflower.deploy.local.cluster import prepare
 from coinflower.experiments.simulator.simulation import read_state
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
-from coinflower.protocol.terms import Mode
 from coinflower.report.charts import Axis, Line, binned, line_chart
 from coinflower.report.guarantee import figure
 from coinflower.report.run import report_local_run, report_server_run

@@ -27,8 +27,9 @@ from coinflower.client.app import app, forget_participants
 from coinflower.client.data import LocalData, load_local_data
 from coinflower.learning import SecureRandom, build_model, flatten_parameters
 from coinflower.protocol import messages
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.terms import Terms
 from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.grid import PromptGrid
 from coinflower.server.strategy import RandomParticipation, RoundReport

@@ -13,7 +13,8 @@ from flwr.app import ConfigRecord, Error, Message, Metadata, MetricRecord, Recor
 from flwr.app.message import make_message
 
 from coinflower.protocol import messages
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import RunningSum
 
 MODES = [Mode.TRUSTED, Mode.UNTRUSTED, Mode.NONE]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from coinflower.learning import build_model, flatten_parameters
 from coinflower.protocol import messages
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from coinflower.server.app import main, run
 from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.journal import METRICS, Journal, read_metrics, read_status

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from coinflower.learning import SeededRandom
 from coinflower.learning.noise import LARGEST_COUNT
 from coinflower.protocol import messages
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import RunningSum, cell_of, largest_norm, most_samples
 from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 
 Make = Callable[..., Any]
 

@@ -14,8 +14,8 @@ import coinflower.server.roster
 from coinflower.accounting.ledger.echo import NO_TOKEN, TOKEN_BYTES
 from coinflower.client.app import forget_participants
 from coinflower.protocol import messages
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal, load_policy
-from coinflower.protocol.terms import Mode
 from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.strategy import TooFewClientsError
 

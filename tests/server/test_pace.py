@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from tests.support.strategies import coins_of, kind_of, round_of
 
 Make = Callable[..., Any]

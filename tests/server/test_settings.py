@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import tomli_w
 
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 from coinflower.server.settings import Settings, load_settings, save_settings
 
 TERMS = Terms(

@@ -13,7 +13,7 @@ from scipy import stats
 
 from coinflower.learning.noise import lattice_cell
 from coinflower.protocol import messages
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from coinflower.server.strategy import DivergedError
 from tests.support.strategies import (
     EVERYTHING,

@@ -11,7 +11,7 @@ from flwr.app import Message
 
 from coinflower.learning import SecureRandom
 from coinflower.protocol import messages
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from tests.support.strategies import (
     EVERYTHING,
     Make,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
-from coinflower.protocol.terms import Mode
 from coinflower.server.strategy import TooFewClientsError
 from tests.support.strategies import (
     EVERYTHING,

@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from tests.soak.dishonest import KINDS
 from tests.soak.faults import all_faults, make_clocks
 from tests.soak.invariants import check, check_named

@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from tests.soak.dishonest import KINDS
 from tests.soak.faults import all_faults, make_clocks
 from tests.soak.invariants import check, check_named

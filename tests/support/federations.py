@@ -10,7 +10,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.local.cluster import Plan
 from coinflower.deploy.local.local_run import collect_results, run_cluster
 from coinflower.deploy.local.nodes import NodeKind
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from coinflower.server.journal import read_metrics
 
 PATIENCE = 240.0

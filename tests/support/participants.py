@@ -21,8 +21,9 @@ from coinflower.learning import (
     to_tensor,
 )
 from coinflower.protocol.messages import vector_from_bytes
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal, RefusedError, load_policy
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.terms import Terms
 
 Make = Callable[..., Terms]
 

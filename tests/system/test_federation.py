@@ -18,7 +18,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.flower.superlink import LOOPBACK, free_port
 from coinflower.deploy.local.cluster import prepare
 from coinflower.learning import build_model, flatten_parameters, load_data, load_parameters
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from coinflower.server.journal import read_metrics
 from tests.support.federations import check_ledgers, plan, processes
 

@@ -11,7 +11,7 @@ import pytest
 
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.local.nodes import NodeKind
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from coinflower.server.journal import read_metrics
 from tests.support.federations import check_ledgers, processes
 

@@ -5,8 +5,8 @@ import shutil
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.stops import read_stops
 from coinflower.deploy.local.nodes import NodeKind
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
-from coinflower.protocol.terms import Mode
 
 
 def test_a_client_whose_ledger_was_restored_stops_and_flips_no_coin(federation, resumed):

@@ -14,8 +14,8 @@ from coinflower.client.data import load_local_data
 from coinflower.deploy.local.cluster import prepare
 from coinflower.experiments.simulator.simulator import Draw, NoiseModel, Scenario, Simulator
 from coinflower.learning import SeededRandom, build_model, flatten_parameters, load_data, partition
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
-from coinflower.protocol.terms import Mode
 from tests.support.federations import Federation, check_ledgers, plan
 
 ROUNDS = 10

@@ -35,7 +35,7 @@ from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink
 from coinflower.deploy.local.cluster import prepare
 from coinflower.protocol import messages
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from tests.support.federations import plan
 
 COINS = 6

@@ -17,7 +17,7 @@ from coinflower.deploy.flower.superlink import LOOPBACK, Superlink, TlsFiles
 from coinflower.deploy.keys.keys import make_authority, make_server_certificate
 from coinflower.deploy.local.cluster import prepare
 from coinflower.protocol import messages
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from coinflower.server.journal import read_metrics
 from coinflower.server.settings import load_settings, save_settings
 from tests.support.federations import check_ledgers, plan

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from tests.wire.judge import judge
 from tests.wire.observed import observe
 from tests.wire.views import co_client_view, network_view, server_view

@@ -3,7 +3,7 @@
 import pytest
 
 from coinflower.protocol import messages
-from coinflower.protocol.terms import Mode
+from coinflower.protocol.modes import Mode
 from tests.wire.observed import observe
 from tests.wire.views import co_client_view, network_view, server_view
 

@@ -18,7 +18,8 @@ from coinflower.client.page.ledger_snapshot import Reader
 from coinflower.client.page.server import PageServer
 from coinflower.client.page.view import Subject
 from coinflower.client.participant import Participant
-from coinflower.protocol.terms import Mode, Terms
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 
 Make = Callable[..., Terms]
 # One client for all: each reads the authorities of the system, which takes longer than a test.
