@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 
-.PHONY: install run lint test test-compose test-hosts fuzz soak wire vulnerabilities docs bench clean
+.PHONY: install run lint test test-tools test-compose test-hosts fuzz soak wire vulnerabilities docs bench clean
 
 install: $(VENV)/.installed
 
@@ -26,13 +26,17 @@ lint: install
 test: lint
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
+# What some tests are skipped without: Chromium, nginx and docker compose, from Debian; needs root.
+test-tools: install
+	$(BIN)/python -m tests.support.tools
+
 # The cluster of docker-compose.yml on a container engine that is installed if missing; needs root.
 test-compose: install
-	$(BIN)/pytest -rs -x --timeout=1800 tests/compose
+	$(BIN)/pytest -x --timeout=1800 -m compose tests/compose
 
 # Four hosts in network namespaces, set up by the commands of deploy/README.md; needs root.
 test-hosts: install
-	$(BIN)/pytest -rs -x tests/hosts
+	$(BIN)/pytest -x -m hosts tests/hosts
 
 # Mutated messages and files against everything that parses them, SECONDS for each kind.
 fuzz: SECONDS ?= 60
@@ -44,6 +48,7 @@ fuzz: install
 # Thirty nodes under random kills, cuts, full disks and clock jumps; fails if a promise was broken.
 soak: SECONDS ?= 600
 soak: install
+	$(BIN)/pytest -m soak tests/soak
 	$(BIN)/python -m tests.soak.soak --seconds $(SECONDS)
 
 # What the server and a listener on the network can tell of the coins; takes long.

@@ -1,12 +1,25 @@
-"""How all tests are run: long ones first, no clock in hypothesis, with programs of Debian's."""
+"""How all tests are run: long ones first, no clock in hypothesis, nothing installed on the way.
+
+Which tests a plain run leaves out is said in pyproject.toml, by their markers. A test whose marker
+is named in ``COINFLOWER_REQUIRE`` (as in ``browser,nginx``) must not be skipped: that fails it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Generator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
-from coinflower.deploy.errors import DeploymentError
-from tests.support.debian import install_programs
+from tests.support.tools import require_docker_compose, require_programs
 
 _LONG = ("system", "browser", "wire", "fuzz", "test_audit.py", "test_machines.py")
+_REQUIRED = frozenset(re.findall(r"\w+", os.environ.get("COINFLOWER_REQUIRE", "")))
+# Whoever asks for one of these fixtures bears the marker.
+_MARKERS = {"chromium": "browser", "docker_compose": "docker_compose", "nginx": "nginx"}
 
 # A busy machine is no reason to fail: speed belongs in benchmarks.
 hypothesis.settings.register_profile(
@@ -15,25 +28,57 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("coinflower")
 
 
-def pytest_collection_modifyitems(items):
-    """Start with what takes long, so that no process is left alone with it at the end."""
+def _markers(config: pytest.Config) -> dict[str, str]:
+    """Return what pyproject.toml says of each marker of ours."""
+    lines = (line.partition(": ") for line in config.getini("markers"))
+    return {name: text for name, _, text in lines if re.fullmatch(r"\w+", name)}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to require what no test is marked with."""
+    if unknown := _REQUIRED - set(_markers(config)):
+        raise pytest.UsageError(f"COINFLOWER_REQUIRE names no marker: {', '.join(unknown)}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by what they ask for; start with the long ones, to leave none for the end."""
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if fixture in _MARKERS:
+                item.add_marker(_MARKERS[fixture])
     items.sort(key=lambda item: not any(part in _LONG for part in item.path.parts))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that was skipped although it is required."""
+    report = yield
+    if report.skipped and any(item.get_closest_marker(name) for name in _REQUIRED):
+        reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{reason}\nCOINFLOWER_REQUIRE wants this test to run."
+    return report
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what was left out, and which command runs it."""
+    for name, text in _markers(config).items():
+        if re.search(rf"not {name}\b", config.option.markexpr):
+            terminalreporter.write_line(f"Left out: {name}: {text}")
+
+
 @pytest.fixture(scope="session")
-def programs():
-    """Return a function that installs programs that are missing, or skips the test and says so."""
-
-    def install(packages):
-        try:
-            install_programs(packages)
-        except DeploymentError as error:
-            pytest.skip(str(error))
-
-    return install
-
-
-@pytest.fixture(scope="session")
-def nginx(programs):
+def nginx() -> None:
     """Have nginx."""
-    programs({"nginx": "nginx-light"})
+    require_programs("nginx")
+
+
+@pytest.fixture(scope="session")
+def docker_compose() -> Path:
+    """The program docker-compose."""
+    return require_docker_compose()

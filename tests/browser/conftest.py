@@ -1,7 +1,6 @@
 """A real Chromium for tests: Debian's, without a window, driven through Selenium.
 
-Installs Chromium where it is missing, as root; says so and skips otherwise. With
-``SCREENSHOTS=docs/img`` in the environment tests save the pictures of the documents there.
+With ``SCREENSHOTS=docs/img`` in the environment tests save the pictures of the documents there.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from typing import Any
 
 import pytest
 from PIL import Image
+
+from tests.support.tools import require_programs
 
 _PATIENCE_SECONDS = 120.0
 
@@ -113,11 +114,9 @@ class Browser:
 
 
 @pytest.fixture(scope="session")
-def chromium(
-    programs: Callable[[dict[str, str]], None], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Browser]:
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One browser for all tests; it takes a second or two to start."""
-    programs({"chromium": "chromium", "chromedriver": "chromium-driver"})
+    require_programs("browser")
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()

@@ -3,10 +3,13 @@
 import time
 
 import numpy as np
+import pytest
 
 from coinflower.deploy.containers.compose_clients import write
 from coinflower.protocol.policy import load_policy
 from tests.support.clusters import charges, check_nothing_lost
+
+pytestmark = pytest.mark.compose
 
 ROUNDS = 30
 CLIENTS = ("client-1", "client-2", "client-3")

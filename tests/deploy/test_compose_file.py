@@ -17,7 +17,6 @@ from packaging.utils import canonicalize_name
 from coinflower.cli.main import app
 from coinflower.deploy.containers.compose_clients import OWN_CLIENTS, render
 from coinflower.deploy.containers.compose_setup import USER
-from tests.support.engine import CACHE, EngineError, install_plugins
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -56,14 +55,10 @@ def test_the_compose_files_keep_to_the_schema(more):
     assert code == 0, told
 
 
-def test_docker_compose_understands_the_files(more):
-    try:
-        compose = install_plugins(CACHE) / "cli-plugins" / "docker-compose"
-    except EngineError as error:
-        pytest.skip(f"docker compose cannot be had: {error}")
+def test_docker_compose_understands_the_files(more, docker_compose):
     for files in ([COMPOSE], [COMPOSE, OVERRIDE], [COMPOSE, more, OVERRIDE]):
         options = [word for file in files for word in ("--file", str(file))]
-        code, told = run(str(compose), *options, "config", "-q")
+        code, told = run(str(docker_compose), *options, "config", "-q")
         assert code == 0, told
 
 

@@ -15,7 +15,10 @@ from coinflower.deploy.machines.status_file import SETTINGS
 from coinflower.server.journal import read_metrics
 from tests.hosts import attacks
 from tests.hosts.network import PACKAGES, SERVER_NAME, Network, wait_until
+from tests.support.debian import install_programs
 from tests.support.guide import block
+
+pytestmark = pytest.mark.hosts
 
 ROUNDS = 400
 # Rounds of a second or more, so that a quick machine is not done before the last fault.
@@ -75,10 +78,10 @@ class Federation:
 
 
 @pytest.fixture(scope="module")
-def network(programs, tmp_path_factory):
+def network(tmp_path_factory):
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
-    programs(PACKAGES)
+    install_programs(PACKAGES)
     made = Network(tmp_path_factory.mktemp("hosts"))
     try:
         yield made

@@ -3,6 +3,8 @@
 import random
 from dataclasses import replace
 
+import pytest
+
 from coinflower.protocol.modes import Mode
 from tests.soak.dishonest import KINDS
 from tests.soak.faults import all_faults, make_clocks
@@ -10,6 +12,8 @@ from tests.soak.invariants import check, check_named
 from tests.soak.soak import Soak, processes_left
 from tests.soak.world import World
 from tests.support.federations import plan
+
+pytestmark = pytest.mark.soak
 
 FAULTS = [
     "client machine killed",
