@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
+import math
+import os
+from collections.abc import Callable
 from typing import Protocol
 
-_BITS = 53
+BITS = 64
+"""A probability is compared with this many random bits, so it is exact to 2^-64."""
 
 
 class CoinSource(Protocol):
@@ -25,5 +28,17 @@ class SecureCoin:
     insecure = False
 
     def coin(self, p: float) -> bool:
-        """Return True with probability p, rounded down to a multiple of 2⁻⁵³."""
-        return secrets.randbits(_BITS) < int(p * (1 << _BITS))
+        """Return True with probability p, rounded down to a multiple of 2^-64."""
+        return flip(os.urandom, p)
+
+
+def flip(random_bytes: Callable[[int], bytes], p: float) -> bool:
+    """Return True with probability p if the bytes are random."""
+    return int.from_bytes(random_bytes(BITS // 8), "little") < threshold("p", p)
+
+
+def threshold(name: str, probability: float) -> int:
+    """Return the integer T such that 64 random bits are below T with the given probability."""
+    if not 0 <= probability <= 1:
+        raise ValueError(f"{name} is {probability}, but a probability must be between 0 and 1")
+    return int(math.ldexp(probability, BITS))

@@ -9,22 +9,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-_BITS = 64  # a probability is compared with this many random bits, so it is exact to 2^-64
+from coinflower.accounting.coin import BITS, CoinSource, SecureCoin, flip, threshold
+
 _FIRST_BITS = 16
-_REST_BITS = _BITS - _FIRST_BITS
+_REST_BITS = BITS - _FIRST_BITS
 _CELL = 2.0**-53  # between two values of a uniform draw
 _COARSE = 2.0**-20  # below this, 53 bits leave too few
 
 
-class Randomness(Protocol):
-    """Coins, Poisson samples and Gaussian noise."""
-
-    @property
-    def insecure(self) -> bool:
-        """Whether the draws can be predicted, which voids every privacy guarantee."""
-
-    def coin(self, p: float) -> bool:
-        """Returns True with probability p."""
+class Randomness(CoinSource, Protocol):
+    """Coins, Poisson samples and Gaussian noise; predictable draws void every guarantee."""
 
     def sample_indices(self, n: int, q: float) -> NDArray[np.int64]:
         """Returns each of 0, ..., n - 1 independently with probability q, ascending."""
@@ -33,7 +27,7 @@ class Randomness(Protocol):
         """Returns independent draws of N(0, std²); exact zeros for std = 0."""
 
 
-class SecureRandom:
+class SecureRandom(SecureCoin):
     """Randomness for real use: unpredictable, and never the same in two processes.
 
     Coins and samples come straight from the operating system, noise from AES in counter mode under
@@ -41,12 +35,6 @@ class SecureRandom:
     dropped afterwards: the process remembers nothing that would tell earlier noise, and a fork or a
     copy has nothing to share.
     """
-
-    insecure = False
-
-    def coin(self, p: float) -> bool:
-        """Returns True with probability p, exact to 2^-64."""
-        return _coin(os.urandom, p)
 
     def sample_indices(self, n: int, q: float) -> NDArray[np.int64]:
         """Returns each of 0, ..., n - 1 independently with probability q (exact to 2^-64)."""
@@ -77,7 +65,7 @@ class SeededRandom:
 
     def coin(self, p: float) -> bool:
         """Returns True with probability p."""
-        return _coin(self._generator.bytes, p)
+        return flip(self._generator.bytes, p)
 
     def sample_indices(self, n: int, q: float) -> NDArray[np.int64]:
         """Returns each of 0, ..., n - 1 independently with probability q."""
@@ -88,22 +76,11 @@ class SeededRandom:
         return _normal(self._generator, size, std)
 
 
-def _threshold(name: str, probability: float) -> int:
-    """Returns the integer T such that 64 random bits are below T with the given probability."""
-    if not 0 <= probability <= 1:
-        raise ValueError(f"{name} is {probability}, but a probability must be between 0 and 1")
-    return int(math.ldexp(probability, _BITS))
-
-
-def _coin(source: Callable[[int], bytes], p: float) -> bool:
-    return int.from_bytes(source(_BITS // 8), "little") < _threshold("p", p)
-
-
 def _sample_indices(source: Callable[[int], bytes], n: int, q: float) -> NDArray[np.int64]:
     """Compares 16 bits of each index with q first; only ties (1 in 65,536) need the other 48."""
     if n < 0:
         raise ValueError(f"n is {n}, but the number of elements to sample from cannot be negative")
-    first, rest = divmod(_threshold("q", q), 1 << _REST_BITS)
+    first, rest = divmod(threshold("q", q), 1 << _REST_BITS)
     draws = np.frombuffer(source(n * _FIRST_BITS // 8), dtype="<u2").astype(np.int64)
     taken = draws < first
     for tie in np.flatnonzero(draws == first):

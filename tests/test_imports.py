@@ -5,9 +5,13 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "coinflower"
@@ -45,6 +49,7 @@ HEAVY = {
 # Not importing Opacus would defeat the purpose of the accountant for Opacus.
 MAY_BE_HEAVY = {"accounting/plugins/opacus.py"}
 OLD_NAMES = set(MAY_IMPORT)
+OWN_NAMES = {"coinflower", "tests", "tools"}
 LEAST_MODULES = 150
 FOLDERS = (*MAY_IMPORT, "tools", "tests", "docs")
 
@@ -183,6 +188,31 @@ def test_the_package_imports_neither_tools_nor_tests(package):
         if name.split(".")[0] in {"tools", "tests"}
     }
     assert not broken
+
+
+def undeclared(files, declared):
+    """Return what the files import of others that no declared distribution provides."""
+    provided = packages_distributions()
+    known = {canonicalize_name(Requirement(text).name) for text in declared}
+    return {
+        f"{file.name} imports {name}"
+        for file in files
+        for name in {full.split(".")[0] for full in imports(file)} - sys.stdlib_module_names
+        if name not in OWN_NAMES
+        and not known & {canonicalize_name(one) for one in provided.get(name, ())}
+    }
+
+
+def test_every_library_that_is_imported_is_a_declared_dependency(tmp_path):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    product = [file for package in MAY_IMPORT for file in modules(ROOT / package)]
+    assert undeclared(product, project["dependencies"]) == set()
+    others = [file for folder in ("tools", "tests") for file in modules(ROOT / folder)]
+    extras = [text for extra in project["optional-dependencies"].values() for text in extra]
+    assert undeclared(others, project["dependencies"] + extras) == set()
+    late = tmp_path / "late.py"
+    late.write_text("import json, typer\ndef f():\n    import mpmath.libmp\n")
+    assert undeclared([late], ["Typer>=0.1"]) == {"late.py imports mpmath"}
 
 
 def test_the_arrow_would_be_noticed_if_broken(tmp_path):
