@@ -77,10 +77,10 @@ def _epsilon_after(
         return alone.epsilon(delta)
     spread = _Spread(groups, delta)
     if step is not None:
-        return _bounded(spread.compose(step).get_epsilon_for_delta(delta))
+        return max(losses.epsilon(delta) for losses in spread.losses(step))
     step, epsilon = spread.lattice_step(), math.inf
     for _ in range(_MOST_ATTEMPTS):
-        epsilon = _bounded(spread.compose(step).get_epsilon_for_delta(delta))
+        epsilon = max(losses.epsilon(delta) for losses in spread.losses(step))
         wanted = max(_EPSILON_SHARE * epsilon, spread.finest_step)
         if step <= wanted or epsilon == 0:
             break

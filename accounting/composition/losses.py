@@ -47,6 +47,27 @@ class Losses:
 
         return DensePLDPmf(self.step, self.lowest, self.mass, self.infinite, True)
 
+    def epsilon(self, delta: float) -> float:
+        """Return the least ε ≥ 0 with δ(ε) ≤ delta, ∞ if there is none.
+
+        Between two losses δ(ε) = tail − e^ε·mirrored, with the sums over all losses beyond.
+        """
+        losses = (self.lowest + np.arange(self.mass.size)) * self.step
+        beyond = losses > 0
+        losses, mass = losses[beyond], self.mass[beyond]
+        tail = self.infinite + np.cumsum(mass[::-1])[::-1]
+        mirrored = np.cumsum((mass * np.exp(-losses))[::-1])[::-1]
+        # δ at each loss falls along the lattice; a loss adds nothing to δ at itself.
+        exceeds = int(np.count_nonzero(tail - np.exp(losses) * mirrored > delta))
+        if self.infinite > delta:
+            return math.inf
+        if exceeds == losses.size:
+            return 0.0 if losses.size == 0 else float(losses[-1])
+        surplus = float(tail[exceeds]) - delta
+        if surplus <= 0 or mirrored[exceeds] == 0:
+            return float(losses[exceeds - 1]) if exceeds else 0.0
+        return max(0.0, math.log(surplus / float(mirrored[exceeds])))
+
 
 def round_losses(
     curve: Curve, step: float, reach: float, *, knot_ratio: float = _KNOT_RATIO
