@@ -6,6 +6,7 @@ block is not run: ``long`` (time or data), ``machines`` (other machines or progr
 runs until it is stopped). Those are parsed by the program itself.
 """
 
+import ast
 import contextlib
 import importlib.util
 import io
@@ -200,3 +201,36 @@ def test_every_section_that_the_code_cites_exists():
 def test_links_between_documents_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def defined_names():
+    """Every function as ``name`` and ``module.path.name``, every method as ``Class.name``."""
+    for file in (file for package in PACKAGES for file in (ROOT / package).rglob("*.py")):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.FunctionDef):
+                yield from (node.name, f"{module}.{node.name}")
+            elif isinstance(node, ast.ClassDef):
+                methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+                yield from (f"{node.name}.{method.name}" for method in methods)
+
+
+def test_every_function_in_the_drawing_of_a_round_exists():
+    drawing = (ROOT / "docs" / "img" / "round.svg").read_text()
+    named = set(re.findall(r'class="code"[^>]*>([^<]+)<', drawing))
+    assert {"Ledger.charge_all", "clipped_gradient_sum"} <= named
+    assert named - set(defined_names()) == set()
+
+
+def test_the_map_has_every_room_and_no_other():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    mapped = set(re.findall(r"`([a-z/]+)/` \|$|^\| `(tests/[a-z]+)/`", page, re.MULTILINE))
+    mapped = {first or second for first, second in mapped}
+    rooms = {
+        file.parent.relative_to(ROOT).as_posix()
+        for package in (*PACKAGES, "docs")
+        for file in (ROOT / package).rglob("*.py")
+        if file.name != "__init__.py"
+    }
+    mirrors = {room for room in rooms if (ROOT / room.removeprefix("tests/")).is_dir()}
+    assert mapped == {room for room in rooms if not (room.startswith("tests") and room in mirrors)}
