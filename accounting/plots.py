@@ -15,6 +15,7 @@ from coinflower.accounting.analyses.realised import Realised
 from coinflower.accounting.analyses.schemes import Certified, Scheme
 from coinflower.accounting.composition.compose import delta_after, epsilon_after
 from coinflower.accounting.composition.tightness import realised_delta_after, realised_epsilon_after
+from coinflower.accounting.rounding import rounded_up
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -64,7 +65,9 @@ def draw_epsilon_over_rounds(path: Path, terms: Scheme, rounds: int, delta: floa
     counts = np.unique(np.rint(np.geomspace(1, max(rounds, 2), 24)).astype(int)).tolist()
     spent = [epsilon_after([(terms, count)], delta) for count in counts]
     figure, axes = new_axes(
-        f"{_caption(terms)}, σ = {terms.noise_multiplier:.4g}", "rounds", f"ε at δ = {delta:g}"
+        f"{_caption(terms)}, σ = {rounded_up(terms.noise_multiplier)}",
+        "rounds",
+        f"ε at δ = {delta:g}",
     )
     axes.plot(counts, spent, marker=".", label=terms.title)
     axes.axvline(rounds, color="grey", linestyle=":")
@@ -77,7 +80,9 @@ def draw_delta_over_epsilon(path: Path, terms: Scheme, rounds: int, epsilon: flo
     span = np.linspace(0, max(2 * epsilon, 1e-3), 30).tolist()
     reached = [delta_after([(terms, rounds)], value) for value in span]
     figure, axes = new_axes(
-        f"{_caption(terms)}, σ = {terms.noise_multiplier:.4g}, rounds = {rounds:,}", "ε", "δ"
+        f"{_caption(terms)}, σ = {rounded_up(terms.noise_multiplier)}, rounds = {rounds:,}",
+        "ε",
+        "δ",
     )
     axes.semilogy(span, reached, marker=".", label=terms.title)
     axes.axvline(epsilon, color="grey", linestyle=":")
@@ -128,7 +133,7 @@ def draw_schemes_over_epsilon(
     path: Path, *, p: float, q: float, d: int, rounds: int, sigma: float, epsilon: float
 ) -> None:
     """Draw δ over ε for every scheme, with the realised lower bound."""
-    title = f"p = {p:g}, q = {q:g}, d = {d:,}, σ = {sigma:.4g}, rounds = {rounds:,}"
+    title = f"p = {p:g}, q = {q:g}, d = {d:,}, σ = {rounded_up(sigma)}, rounds = {rounds:,}"
     figure, axes = new_axes(title, "ε", "δ")
 
     def reached(kind: type[Scheme], value: float) -> float:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.cli.output import JsonFlag, print_json, print_table
 from coinflower.deploy.terminal import errors, say, warn
 
@@ -76,9 +77,9 @@ def _print_report(figures: dict[str, Any]) -> None:
         (
             claim["name"],
             f"{claim['delta']:g}",
-            f"{claim['claimed_epsilon']:.3f}",
-            f"{claim['audited_epsilon']:.3f}",
-            None if claim["paper_epsilon"] is None else f"{claim['paper_epsilon']:.3f}",
+            rounded_up(claim["claimed_epsilon"]),
+            rounded_down(claim["audited_epsilon"]),
+            None if claim["paper_epsilon"] is None else rounded_up(claim["paper_epsilon"]),
             "holds" if claim["holds"] else "REFUTED",
         )
         for claim in figures["claims"]

@@ -17,7 +17,7 @@ from coinflower.accounting.composition.tightness import (
     realised_sigma_after,
 )
 from coinflower.accounting.plots import draw_schemes_over_epsilon, draw_schemes_over_sigma
-from coinflower.cli.output import JsonFlag, number, print_json, print_table
+from coinflower.cli.output import JsonFlag, lower_bound, number, print_json, print_table
 from coinflower.cli.privacy import D, P, Plot, Q, RoundCount
 
 
@@ -74,7 +74,14 @@ def compare(
     print_table(
         f"{asked} by scheme ({known})",
         ["scheme", asked, "what it is"],
-        [[name, value, kinds[name].title] for name, value in values.items()],
+        [
+            [
+                name,
+                lower_bound(value) if name == Realised.name else value,
+                kinds[name].title,
+            ]
+            for name, value in values.items()
+        ],
     )
 
 

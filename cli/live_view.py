@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.rounding import rounded_up
 from coinflower.deploy.local.cluster import Cluster
 
 _EPSILON_SECONDS = 2.0
@@ -54,6 +55,7 @@ class LiveView:
         self._shown = -1
         self._epsilon = 0.0
         self._epsilon_at = -math.inf
+        self._epsilon_round = 0
 
     def __enter__(self) -> LiveView:
         if not self._quiet:
@@ -93,10 +95,10 @@ class LiveView:
         )
         if not self._cluster.terms.mode.is_private:
             return line + "NO PRIVACY"
-        return line + f"largest ε {self._largest_epsilon(last['round']):.3f}"
+        return line + self._largest_epsilon(last["round"])
 
-    def _largest_epsilon(self, round_: int) -> float:
-        """Return ε of the largest client after this round; recomputed every other second."""
+    def _largest_epsilon(self, round_: int) -> str:
+        """Return ε of the largest client; recomputed every other second."""
         if self._clock() - self._epsilon_at > _EPSILON_SECONDS:
             from coinflower.protocol.policy import load_policy
 
@@ -104,5 +106,6 @@ class LiveView:
             cost = self._cluster.terms.round_cost(max(sizes))
             assert cost is not None
             self._epsilon = epsilon_after([(cost, round_)], self._cluster.delta)
-            self._epsilon_at = self._clock()
-        return self._epsilon
+            self._epsilon_at, self._epsilon_round = self._clock(), round_
+        behind = "" if self._epsilon_round == round_ else f" after round {self._epsilon_round}"
+        return f"largest ε {rounded_up(self._epsilon)}{behind}"

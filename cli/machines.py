@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coinflower.cli.output import JsonFlag, number, print_json, print_table
+from coinflower.cli.output import JsonFlag, print_json, print_table
 from coinflower.cli.stated import stated
 from coinflower.client.page.access import is_loopback, parse_address
 from coinflower.deploy.errors import DeploymentError
@@ -307,7 +307,7 @@ def status(
         ["server", f"{found['server']} at {found['address']}"],
         ["run", f"{found['run']}, mode {found['mode']}"],
         ["round", f"{found['round']} of {found['rounds']}"],
-        ["accuracy", number(accuracy) + at],
+        ["accuracy", ("–" if accuracy is None else f"{accuracy:.1%}") + at],
         ["nodes online", str(found["online"])],
         *([f"node {name}", "online" if up else "away"] for name, up in found["nodes"].items()),
         ["last error", found["last_error"] or "none"],

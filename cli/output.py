@@ -11,11 +11,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.deploy.terminal import console, warn
 from coinflower.protocol.foreign import printable
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print figures as JSON.")]
 
+_DIGITS = 6
 NOT_AN_UPPER_BOUND = "not an upper bound"
 
 
@@ -33,7 +35,7 @@ def _plain(value: object) -> object:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows as a table; numbers to six significant digits."""
+    """Print rows as a table; numbers to six significant digits, rounded up."""
     table = Table(title=Text(title), title_justify="left")
     for column in columns:
         table.add_column(column)
@@ -44,10 +46,15 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 
 def number(value: object) -> str:
-    """Return a figure as people read it."""
+    """Return a figure as people read it, to six digits; never smaller than it is."""
     if value is None:
         return "–"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return rounded_up(value, _DIGITS) if isinstance(value, float) else str(value)
+
+
+def lower_bound(value: float) -> str:
+    """Return a lower bound as people read it, to six digits; never larger than it is."""
+    return rounded_down(value, _DIGITS)
 
 
 def warn_not_an_upper_bound(scheme: str) -> None:

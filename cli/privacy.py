@@ -21,6 +21,7 @@ from coinflower.accounting.plots import (
 from coinflower.cli.output import (
     NOT_AN_UPPER_BOUND,
     JsonFlag,
+    lower_bound,
     number,
     print_json,
     warn_not_an_upper_bound,
@@ -146,6 +147,7 @@ def _answer(
     asked: str, terms: Scheme, rounds: int, epsilon: float, delta: float, as_json: bool
 ) -> None:
     """Print the figure asked for, with the lower bound beside it and a warning where due."""
+    realised: dict[str, float] = {}
     figures: dict[str, object] = {
         "epsilon": epsilon,
         "delta": delta,
@@ -159,9 +161,10 @@ def _answer(
     }
     if isinstance(terms, Certified):
         if asked == "delta":
-            figures["realised_delta"] = realised_delta_after(terms, rounds, epsilon)
+            realised["realised_delta"] = realised_delta_after(terms, rounds, epsilon)
         else:
-            figures["realised_epsilon"] = realised_epsilon_after(terms, rounds, delta)
+            realised["realised_epsilon"] = realised_epsilon_after(terms, rounds, delta)
+    figures |= realised
     warning = warn_of_scheme(type(terms))
     if warning is not None:
         figures["warning"] = warning
@@ -175,8 +178,8 @@ def _answer(
         f"ε = {number(epsilon)} at δ = {number(delta)}."
     )
     for key, unit in (("realised_epsilon", "ε"), ("realised_delta", "δ")):
-        if key in figures:
+        if key in realised:
             say(
-                f"A concrete data set is known to lose {unit} ≥ {number(figures[key])}: "
+                f"A concrete data set is known to lose {unit} ≥ {lower_bound(realised[key])}: "
                 "the truth lies in between."
             )

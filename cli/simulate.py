@@ -143,7 +143,7 @@ def _print_results(results: dict[str, Any]) -> None:
     shown = "not measured" if accuracy is None else f"{accuracy:.1%}"
     console.print(
         f"Accuracy [bold]{shown}[/bold] after {results['iterations']} iterations, "
-        f"{number(results['steps_per_second'])} steps/s"
+        f"{results['steps_per_second']:.4g} steps/s"
     )
     if results["epsilon"] is None:
         console.print("[bold red]No privacy[/bold red]: nothing is protected.")

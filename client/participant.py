@@ -22,6 +22,7 @@ from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
 from coinflower.accounting.ledger.testimony import SetBackError
+from coinflower.accounting.rounding import rounded_up
 from coinflower.client.data import LocalData, load_local_data
 from coinflower.client.model import build_fitting_model
 from coinflower.learning import (
@@ -278,8 +279,8 @@ class Participant:
         committed = self.ledger.committed(budget.delta)
         if not committed <= budget.epsilon * (1 + _BUDGET_TOLERANCE):
             raise BudgetExceededError(
-                f"epsilon = {committed:.6g} is committed at delta = {budget.delta:g}, but the "
-                f"policy's budget is {budget.epsilon:g} now."
+                f"epsilon = {rounded_up(committed, 6)} is committed at delta = "
+                f"{budget.delta:g}, but the policy's budget is {budget.epsilon:g} now."
             )
         self._agreed.add(key)
 

@@ -9,10 +9,10 @@ from markupsafe import Markup
 
 from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.protocol.policy import load_policy
 from coinflower.report.charts import Axis, Line, line_chart
-from coinflower.report.guarantee import figure
 from coinflower.report.page import ClientLine, Figure, epsilon_points
 
 # More curves would be a smear, and each takes half a second; all clients are listed all the same.
@@ -109,8 +109,8 @@ def client_line(client: ClientRecord) -> ClientLine:
     return ClientLine(
         name=client.name,
         samples=f"{client.samples:,}",
-        epsilon=figure(client.epsilon),
-        budget=f"{client.budget:.4g}",
+        epsilon=rounded_up(client.epsilon),
+        budget=rounded_down(client.budget),
         share=client.share(client.epsilon),
         charged=len(client.coins),
         joined=sum(client.coins.values()),

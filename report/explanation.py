@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling, WeakClientSampling
 from coinflower.accounting.ledger.entries import Budget, Tally
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.report.guarantee import (
     NETWORK,
     OTHER_USES,
     detection_rate,
-    figure,
     group_loss,
     guessing_chance,
 )
@@ -141,8 +141,8 @@ def _spent(told: Explanation) -> list[str]:
     experiments = sum(tally.charged > 0 for tally in told.tallies)
     joined = sum(tally.joined for tally in told.tallies)
     sentences = [
-        f"Data set {told.data_set!r} has spent ε ≤ {figure(told.epsilon)} at δ = {told.delta:g}: "
-        f"{told.rounds:,} {_plural('round', told.rounds)} of {experiments} "
+        f"Data set {told.data_set!r} has spent ε ≤ {rounded_up(told.epsilon)} at "
+        f"δ = {told.delta:g}: {told.rounds:,} {_plural('round', told.rounds)} of {experiments} "
         f"{_plural('experiment', experiments)}, all added up.",
         f"It took part in {joined:,} of them; the others cost as much, since it is the secrecy of "
         "the coin that protects.",
@@ -168,8 +168,8 @@ def _meaning(told: Explanation) -> list[str]:
     if told.epsilon < 20:
         sentences.append(
             "Nothing that anybody concludes becomes more than "
-            f"e^ε = {figure(math.exp(told.epsilon))} times as likely because one sample was there, "
-            f"but for exceptions of probability δ = {told.delta:g}."
+            f"e^ε = {rounded_up(math.exp(told.epsilon))} times as likely because one sample was "
+            f"there, but for exceptions of probability δ = {told.delta:g}."
         )
     if chance > _WEAK_CHANCE:
         sentences.append(
@@ -195,7 +195,8 @@ def _against(told: Explanation) -> list[str]:
 
 def _unit(told: Explanation) -> list[str]:
     cases = "; ".join(
-        f"{group.samples} samples: ε ≤ {figure(group.epsilon)} at δ = {group.delta:.2g}"
+        f"{group.samples} samples: ε ≤ {rounded_up(group.epsilon)} at δ = "
+        f"{rounded_up(group.delta, 2)}"
         if group.delta < 1
         else f"{group.samples} samples: no bound at this δ"
         for group in told.groups
@@ -211,7 +212,7 @@ def _left(told: Explanation) -> list[str]:
     sentences = []
     if told.committed > told.epsilon:
         sentences.append(
-            f"Experiments now enrolled may bring it to ε ≤ {figure(told.committed)}: rounds "
+            f"Experiments now enrolled may bring it to ε ≤ {rounded_up(told.committed)}: rounds "
             "committed and not yet charged."
         )
     if told.budget is None:
@@ -219,8 +220,8 @@ def _left(told: Explanation) -> list[str]:
     elif told.left:
         sentences.append(
             f"Of the budget ε = {told.budget.epsilon:g} at δ = {told.budget.delta:g}, "
-            f"ε = {told.left:.4g} is neither spent nor committed. When it is used up, this data "
-            "set takes part in nothing any more."
+            f"ε = {rounded_down(told.left)} is neither spent nor committed. When it is used up, "
+            "this data set takes part in nothing any more."
         )
     else:
         sentences.append(

@@ -13,6 +13,7 @@ from coinflower.accounting.analyses.schemes import (
 )
 from coinflower.accounting.composition.compose import Rounds, delta_after, merged
 from coinflower.accounting.composition.tightness import realised_epsilon_after
+from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.protocol.modes import Mode
 
 UNIT = "one sample: the promise compares data with it to the same data without it"
@@ -72,14 +73,6 @@ class Statement:
     answer: str
 
 
-def figure(value: float) -> str:
-    """Return ε or δ as people read it, rounded up so that it stays an upper bound."""
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else "∞"
-    scale = 10.0 ** (3 - math.floor(math.log10(value)))
-    return f"{math.ceil(value * scale) / scale:.6g}"
-
-
 def statements(
     mode: Mode, cost: Scheme, rounds: int, epsilon: float, delta: float
 ) -> list[Statement]:
@@ -101,8 +94,8 @@ def statements(
         Statement(question="For what unit", answer=UNIT),
         Statement(
             question="At what ε and δ",
-            answer=f"ε ≤ {figure(epsilon)} at δ = {delta:g} for the client that lost most, after "
-            f"{rounds:,} charged rounds; every flipped coin was charged, heads or tails",
+            answer=f"ε ≤ {rounded_up(epsilon)} at δ = {delta:g} for the client that lost most, "
+            f"after {rounds:,} charged rounds; every flipped coin was charged, heads or tails",
         ),
         Statement(
             question="By which analysis",
@@ -121,8 +114,8 @@ def tightness(cost: Scheme, rounds: int, epsilon: float, delta: float) -> str:
         return "the worst data set loses as much, up to the rounding of a fraction of a per cent"
     least = realised_epsilon_after(cost, rounds, delta)
     return (
-        f"a concrete data set is known to lose ε ≥ {least:.4g}: "
-        f"the worst case lies between that and {figure(epsilon)}"
+        f"a concrete data set is known to lose ε ≥ {rounded_down(least)}: "
+        f"the worst case lies between that and {rounded_up(epsilon)}"
     )
 
 

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.rounding import rounded_up
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
 from coinflower.report.charts import Axis, Line, Point, binned, line_chart
@@ -111,7 +112,7 @@ def describe_terms(terms: Terms) -> list[Statement]:
         ("participation probability p", f"{terms.p:g}"),
         ("sampling rate q", f"{terms.q:g}"),
         ("clip norm C", f"{terms.clip_norm:g}"),
-        ("noise multiplier σ", f"{terms.noise_multiplier:.6g}"),
+        ("noise multiplier σ", rounded_up(terms.noise_multiplier, 6)),
         ("rounds planned", f"{terms.rounds:,}, {terms.rounds_per_invitation} an invitation"),
         ("learning rate, momentum", f"{terms.learning_rate:g}, {terms.momentum:g}"),
         ("hash of the terms", terms.hash),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coinflower.accounting.analyses.schemes import Certified
+from coinflower.accounting.rounding import rounded_up
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
@@ -21,7 +22,6 @@ from coinflower.report.guarantee import (
     THIS_PAGE,
     UNIT,
     Statement,
-    figure,
     statements,
 )
 from coinflower.report.page import (
@@ -62,7 +62,7 @@ def report_local_run(cluster: Cluster) -> Path:
         assert worst.epsilon is not None
         assert worst.cost is not None
         summary += [
-            Statement(question="Largest ε of a client", answer=f"≤ {figure(worst.epsilon)}"),
+            Statement(question="Largest ε of a client", answer=f"≤ {rounded_up(worst.epsilon)}"),
             Statement(question="at δ", answer=f"{cluster.delta:g}"),
         ]
         guarantee = statements(
@@ -210,7 +210,7 @@ def _public_guarantee(terms: Terms) -> list[Statement]:
             answer="each client's own ledger knows, and no server does: it depends on the client's "
             "size, its δ, and the rounds it heard of. For d samples: coinflower epsilon "
             f"--scheme {scheme.name} -p {terms.p:g} -q {terms.q:g} -d d "
-            f"--sigma {terms.noise_multiplier:.6g} --rounds {terms.rounds} --delta δ",
+            f"--sigma {terms.noise_multiplier!r} --rounds {terms.rounds} --delta δ",
         ),
         Statement(
             question="By which analysis",

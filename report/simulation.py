@@ -9,10 +9,11 @@ from markupsafe import Markup
 
 from coinflower.accounting.analyses.names import scheme_class
 from coinflower.accounting.analyses.schemes import CentralShuffling
+from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.simulation import Curve, read_state
 from coinflower.protocol.modes import Mode
 from coinflower.report.charts import Axis, Line, line_chart
-from coinflower.report.guarantee import Statement, figure, statements
+from coinflower.report.guarantee import Statement, statements
 from coinflower.report.page import (
     SEEDED,
     Figure,
@@ -52,7 +53,9 @@ def report_simulation(folder: Path, results: dict[str, Any]) -> Path:
     guarantee = guarantee_without_privacy(Mode.NONE)
     if private:
         summary += [
-            Statement(question="Largest ε of a client", answer=f"≤ {figure(results['epsilon'])}"),
+            Statement(
+                question="Largest ε of a client", answer=f"≤ {rounded_up(results['epsilon'])}"
+            ),
             Statement(question="at δ", answer=f"{results['delta']:g}"),
         ]
         figures.append(_epsilon_figure(results))
@@ -88,7 +91,7 @@ def _guarantee(results: dict[str, Any]) -> list[Statement]:
             ),
             Statement(
                 question="At what ε and δ",
-                answer=f"ε ≤ {figure(results['epsilon'])} at δ = {results['delta']:g}",
+                answer=f"ε ≤ {rounded_up(results['epsilon'])} at δ = {results['delta']:g}",
             ),
             Statement(question="By which analysis", answer=f"{cost.title} (scheme {cost.name})"),
         ]
@@ -132,7 +135,7 @@ def _epsilon_figure(results: dict[str, Any]) -> Figure:
         title,
         [Line(name="ε", points=points, dots=True)],
         x=Axis(label="iteration"),
-        y=Axis(label="ε", text="{:.4g}".format),
+        y=Axis(label="ε", text=rounded_up),
     )
     return Figure(
         name="epsilon",
@@ -153,7 +156,7 @@ def _terms(results: dict[str, Any]) -> list[Statement]:
         ("who adds noise", results["noise"]),
         ("participation probability p", f"{results['p']:.4g}"),
         ("sampling rate q", f"{results['q']:.4g}"),
-        ("noise multiplier σ", f"{results['sigma']:.6g}, chosen by {results['scheme']}"),
+        ("noise multiplier σ", f"{rounded_up(results['sigma'], 6)}, chosen by {results['scheme']}"),
         ("learning rate", f"{results['learning_rate']:g}"),
         ("mean batch", f"{results['mean_batch']:.4g}"),
     ]

@@ -33,6 +33,7 @@ ROOMS_MAY_IMPORT = {
     "accounting.composition": {
         "accounting.analyses",
         "accounting.patience",
+        "accounting.rounding",
         "accounting.validation",
     },
     "learning.data": set(),

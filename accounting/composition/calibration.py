@@ -14,6 +14,7 @@ import numpy as np
 from coinflower.accounting import validation
 from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.composition.compose import delta_after, epsilon_after
+from coinflower.accounting.rounding import rounded_up
 
 LEAST_SIGMA = 0.01
 MOST_SIGMA = 1e6
@@ -117,8 +118,9 @@ def most_rounds(terms: Scheme, *, epsilon: float, delta: float) -> int:
 
     if not fits(1):
         raise CalibrationError(
-            f"Not even one round fits: it costs epsilon = {terms.epsilon(delta):.6g} at delta = "
-            f"{delta:g}, and epsilon = {epsilon:g} is allowed; use more noise or sample less."
+            f"Not even one round fits: it costs epsilon = {rounded_up(terms.epsilon(delta), 6)} "
+            f"at delta = {delta:g}, and epsilon = {epsilon:g} is allowed; use more noise or "
+            "sample less."
         )
     low, high = 1, 2
     while fits(high):

@@ -36,6 +36,7 @@ from coinflower.accounting.ledger.prices import KEPT_BACK, Prices
 from coinflower.accounting.ledger.testimony import SetBackError, Testimony, require_seen, testify
 from coinflower.accounting.ledger.verification import Verification, verify_file
 from coinflower.accounting.ledger.witness import Witness
+from coinflower.accounting.rounding import rounded_up
 
 # A price is computed without holding up others; if they commit meanwhile, it is computed anew.
 _MOST_PRICINGS = 5
@@ -391,8 +392,9 @@ class Ledger:
             raise BudgetExceededError("The budget is epsilon = 0: nothing may be spent.")
         already = self._prices.committed(tallies, budget.delta)
         raise BudgetExceededError(
-            f"{rounds} rounds of {terms_to_json(terms)} do not fit: epsilon = {already:.6g} of "
-            f"{budget.epsilon:g} is spent or committed at delta = {budget.delta:g}."
+            f"{rounds} rounds of {terms_to_json(terms)} do not fit: epsilon = "
+            f"{rounded_up(already, 6)} of {budget.epsilon:g} is spent or committed at "
+            f"delta = {budget.delta:g}."
         )
 
     def _append(

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from coinflower.client.page.figures import Figures, Point, rounded_up
+from coinflower.accounting.rounding import rounded_down, rounded_up
+from coinflower.client.page.figures import Figures, Point
 
 _WIDTH, _HEIGHT = 400.0, 220.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 8.0, 12.0, 34.0
@@ -28,7 +29,8 @@ def draw_gauge(figures: Figures) -> Markup:
     spent = _share(figures.spent, whole)
     committed = max(0.0, _share(figures.committed, whole) - spent)
     words = (
-        f"Of a budget of {figures.budget.epsilon:g}, {rounded_up(figures.spent)} is spent and "
+        f"Of a budget of {rounded_down(figures.budget.epsilon)}, "
+        f"{rounded_up(figures.spent)} is spent and "
         f"{rounded_up(figures.committed_on_top)} more is committed."
     )
     parts = [

@@ -1,7 +1,6 @@
 """The figures of the page: what was spent, what is committed, what is left, what comes next.
 
-Every ε is an upper bound. For people it is rounded to four digits, what was spent upwards and what
-is left downwards.
+Every ε is an upper bound.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.client.page.ledger_snapshot import Account, LedgerSnapshot
 
-_DIGITS = 4
 _MOST_POINTS = 24
 MOST_ROUNDS = 1_000_000
 
@@ -198,22 +195,3 @@ def _curve(snapshot: LedgerSnapshot, delta: float) -> list[Point]:
             epsilon = epsilon_after(_rounds(snapshot, counts), delta)
             points.append(Point(rounds=index, epsilon=epsilon, experiment=experiment))
     return points
-
-
-def rounded_up(value: float) -> str:
-    """Return a figure to four digits, never smaller than it is."""
-    return _rounded(value, ROUND_CEILING)
-
-
-def rounded_down(value: float) -> str:
-    """Return a figure to four digits, never larger than it is."""
-    return _rounded(value, ROUND_FLOOR)
-
-
-def _rounded(value: float, how: str) -> str:
-    if not math.isfinite(value):
-        return "∞" if value > 0 else "−∞"
-    exact = Decimal(value)
-    step = Decimal(1).scaleb(exact.adjusted() - _DIGITS + 1) if value else Decimal(1)
-    text = f"{float(exact.quantize(step, rounding=how)):.{_DIGITS}g}"
-    return text.replace("-", "−") if "e" not in text else text

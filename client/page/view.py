@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
+from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.client.page.drawing import COLOURS, draw_curve, draw_gauge
-from coinflower.client.page.figures import MOST_ROUNDS, Figures, rounded_down, rounded_up, work_out
+from coinflower.client.page.figures import MOST_ROUNDS, Figures, work_out
 from coinflower.client.page.ledger_snapshot import Account, LedgerReading, Reader
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy

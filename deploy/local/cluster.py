@@ -16,6 +16,7 @@ from coinflower.accounting import validation
 from coinflower.accounting.composition.calibration import least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.rounding import rounded_up
 from coinflower.learning import (
     load_data,
     model_for,
@@ -226,9 +227,10 @@ def _require_within_budget(plan: Plan, terms: Terms, largest_size: int) -> None:
     spent = epsilon_after([(cost, terms.rounds)], plan.delta)
     if not spent <= plan.epsilon:
         raise ValueError(
-            f"sigma = {plan.sigma:g} costs epsilon = {spent:.4g} at delta = {plan.delta:g} over "
-            f"{terms.rounds:,} rounds, more than the stated epsilon = {plan.epsilon:g}; state more "
-            "noise or fewer rounds, or leave out sigma to have it calibrated."
+            f"sigma = {plan.sigma:g} costs epsilon = {rounded_up(spent, 6)} at delta = "
+            f"{plan.delta:g} over {terms.rounds:,} rounds, more than the stated epsilon = "
+            f"{plan.epsilon:g}; state more noise or fewer rounds, or leave out sigma to have it "
+            "calibrated."
         )
 
 

@@ -11,6 +11,7 @@ from coinflower.accounting import validation
 from coinflower.accounting.analyses.schemes import CentralShuffling, Scheme
 from coinflower.accounting.composition.calibration import CalibrationError, least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.simulator import NoiseModel
 from coinflower.learning import Dataset, load_data, partition
 from coinflower.protocol.modes import Mode
@@ -209,7 +210,7 @@ def calibrated_sigma(
     )
     if sigma > MOST_SIGMA:
         raise CalibrationError(
-            f"epsilon = {target:g} at delta = {at:g} asks for sigma = {sigma:.4g} by "
+            f"epsilon = {target:g} at delta = {at:g} asks for sigma = {rounded_up(sigma)} by "
             f"{scheme.name}, and nothing is learnt above {MOST_SIGMA:g}: allow a larger epsilon, "
             "fewer iterations, or sample less."
         )

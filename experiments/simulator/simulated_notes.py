@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coinflower.accounting.analyses.names import SCHEMES
+from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.request import Request
 from coinflower.experiments.simulator.scenarios import (
     MEAN_BATCH,
@@ -48,8 +49,8 @@ def excess_over(
     if total is None or costs is None or costs <= total:
         return None
     return (
-        f"{iterations:,} iterations with sigma = {sigma:.6g} cost epsilon = {costs:.6g}, more than "
-        f"the total of {total:g} that was asked for"
+        f"{iterations:,} iterations with sigma = {rounded_up(sigma, 6)} cost epsilon = "
+        f"{rounded_up(costs, 6)}, more than the total of {total:g} that was asked for"
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from coinflower.accounting.analyses.schemes import Certified
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.plots import new_axes, save
+from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.request import NO_SCHEME
 from coinflower.experiments.simulator.simulator import NoiseModel
 from coinflower.experiments.studies.studies import Question, Study
@@ -87,7 +88,7 @@ def spent(outcome: Outcome, iteration: int, delta: float) -> float | None:
 def _truth(study: Study, outcomes: list[Outcome]) -> str:
     """Say what the schemes that are no upper bound really cost."""
     told = [
-        f"`{each.case.scheme}`{_for(each)} really costs ε = {each.epsilon:.3g}"
+        f"`{each.case.scheme}`{_for(each)} really costs ε = {rounded_up(each.epsilon, 3)}"
         for each in outcomes
         if each.epsilon is not None and not each.case.holds
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.request import NO_SCHEME
 from coinflower.experiments.simulator.scenarios import PER_ITERATION, SETTINGS
 from coinflower.experiments.simulator.simulator import NoiseModel
@@ -124,10 +125,10 @@ def _table(study: Study, outcomes: list[Outcome]) -> str:
     for each in outcomes:
         budget = _budget(each)
         rate = f"{study.edge(each.learning_rate)}{each.learning_rate:g}"
-        true = "none" if each.epsilon is None else f"{each.epsilon:.3g}"
+        true = "none" if each.epsilon is None else rounded_up(each.epsilon, 3)
         lines.append(
-            f"| {each.case.title} | {budget} | {each.clients:,} | {each.sigma:.4g} | {true} | "
-            f"{rate} | {each.mean:.1%} ± {each.spread:.1%} |"
+            f"| {each.case.title} | {budget} | {each.clients:,} | {rounded_up(each.sigma)} | "
+            f"{true} | {rate} | {each.mean:.1%} ± {each.spread:.1%} |"
         )
     return "\n".join(lines)
 
@@ -158,8 +159,9 @@ def _sentences(study: Study, outcomes: list[Outcome]) -> Iterator[str]:
         )
         where = "each iteration's budget" if epsilon is None else f"ε = {epsilon:g}"
         yield (
-            f"At {where} the certified bound reaches {ours.mean:.1%} with σ = {ours.sigma:.3g}; "
-            f"wcs {wcs.mean:.1%} with {wcs.sigma:.3g}, ols {ols.mean:.1%} with {ols.sigma:.3g}. "
+            f"At {where} the certified bound reaches {ours.mean:.1%} with σ = "
+            f"{rounded_up(ours.sigma, 3)}; wcs {wcs.mean:.1%} with {rounded_up(wcs.sigma, 3)}, "
+            f"ols {ols.mean:.1%} with {rounded_up(ols.sigma, 3)}. "
             f"{_their_claim(theirs, ours)}"
         )
 
@@ -170,8 +172,9 @@ def _their_claim(theirs: Outcome, ours: Outcome) -> str:
     if theirs.epsilon < 1.01 * ours.epsilon:
         return "The paper's σ is almost the same here."
     return (
-        f"The paper's σ = {theirs.sigma:.3g} reaches {theirs.mean:.1%}, but costs "
-        f"ε = {theirs.epsilon:.3g} where the certified noise costs {ours.epsilon:.3g}."
+        f"The paper's σ = {rounded_up(theirs.sigma, 3)} reaches {theirs.mean:.1%}, but costs "
+        f"ε = {rounded_up(theirs.epsilon, 3)} where the certified noise costs "
+        f"{rounded_up(ours.epsilon, 3)}."
     )
 
 
@@ -187,5 +190,6 @@ def _price_sentences(outcomes: list[Outcome]) -> Iterator[str]:
         )
         yield (
             f"{trusted.clients:,} clients at ε = {trusted.case.epsilon:g}: {trusted.mean:.1%} with "
-            f"a trusted server, {other.mean:.1%} without (σ = {other.sigma:.3g} in every message)."
+            f"a trusted server, {other.mean:.1%} without (σ = "
+            f"{rounded_up(other.sigma, 3)} in every message)."
         )

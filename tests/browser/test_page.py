@@ -19,8 +19,8 @@ from coinflower.accounting.analyses.schemes import WeakClientSampling
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.stops import read_stops
+from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.client.data import LocalData
-from coinflower.client.page.figures import rounded_down, rounded_up
 from coinflower.client.page.ledger_snapshot import Reader
 from coinflower.client.page.server import PageServer
 from coinflower.client.page.view import Subject

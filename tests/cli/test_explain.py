@@ -12,9 +12,10 @@ from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling,
 from coinflower.accounting.composition.compose import delta_after
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.rounding import rounded_up
 from coinflower.cli.main import app
 from coinflower.learning import SeededRandom
-from coinflower.report.guarantee import detection_rate, figure, group_loss, guessing_chance
+from coinflower.report.guarantee import detection_rate, group_loss, guessing_chance
 
 COST = Certified(p=0.5, q=0.1, d=40, noise_multiplier=1.5)
 BUDGET = Budget(epsilon=4.0, delta=1e-3)
@@ -60,10 +61,13 @@ def test_spent_committed_and_left_are_the_ledgers(ledger, tmp_path):
     assert found["left_epsilon"] == 4.0 - ledger.committed(1e-3)
     assert (found["rounds"], found["delta"], found["secure"]) == (5, 1e-3, True)
     text = told(ledger.path, "--policy", tmp_path / "policy.toml")
-    assert f"spent ε ≤ {figure(ledger.spent(1e-3))} at δ = 0.001: 5 rounds of 2 experiments" in text
+    assert (
+        f"spent ε ≤ {rounded_up(ledger.spent(1e-3))} at δ = 0.001: 5 rounds of 2 experiments"
+        in text
+    )
     assert "heart: charged as certified" in text
     assert "lung: charged as wcs" in text
-    assert f"may bring it to ε ≤ {figure(ledger.committed(1e-3))}" in text
+    assert f"may bring it to ε ≤ {rounded_up(ledger.committed(1e-3))}" in text
     assert f"ε = {found['left_epsilon']:.4g} is neither spent nor committed" in text
 
 

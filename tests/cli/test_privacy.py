@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from coinflower.accounting.analyses.names import SCHEMES
 from coinflower.accounting.composition.calibration import Split
+from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.cli import plan as cli_plan
 from coinflower.cli.main import app
 
@@ -92,8 +93,8 @@ def test_an_answer_names_figures_and_inputs(question, asked):
 def test_people_get_the_same_figures_in_words():
     told = call(f"epsilon {SMALL} --sigma 1.5 --delta 1e-5").stdout
     exact = figures(f"epsilon {SMALL} --sigma 1.5 --delta 1e-5")
-    assert f"epsilon = {exact['epsilon']:.6g}" in told
-    assert f"known to lose ε ≥ {exact['realised_epsilon']:.6g}" in told
+    assert f"epsilon = {rounded_up(exact['epsilon'], 6)}   (" in told
+    assert f"known to lose ε ≥ {rounded_down(exact['realised_epsilon'], 6)}:" in told
 
 
 @pytest.mark.parametrize("scheme", ["paper", "printed"])

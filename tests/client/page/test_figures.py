@@ -15,8 +15,9 @@ from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.client.page.drawing import draw_curve, draw_gauge
-from coinflower.client.page.figures import rounded_down, rounded_up, work_out
+from coinflower.client.page.figures import work_out
 from coinflower.client.page.ledger_snapshot import Reader, read_snapshot
 
 DELTA = 1e-5
