@@ -7,7 +7,8 @@ import pytest
 
 from coinflower.deploy.containers.compose_clients import write
 from coinflower.protocol.policy import load_policy
-from tests.support.clusters import charges, check_nothing_lost
+from tests.support.clusters import check_nothing_lost
+from tests.support.federations import charges
 
 pytestmark = pytest.mark.compose
 

@@ -1,5 +1,10 @@
 """Models whose gradients tests clip, and independent sums to compare with."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from opacus.grad_sample import GradSampleModule
 from torch import nn
@@ -8,7 +13,7 @@ from torch.nn import functional
 IMAGE = (4, 9, 9)
 
 
-def conv_model(**options) -> nn.Module:
+def conv_model(**options: Any) -> nn.Module:
     convolution = nn.Conv2d(4, 6, **options)
     features = convolution(torch.zeros(1, *IMAGE)).numel()
     return nn.Sequential(convolution, nn.Tanh(), nn.Flatten(), nn.Linear(features, 3))
@@ -21,7 +26,8 @@ class Sequence(nn.Module):
         self.second = nn.Linear(7, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(torch.relu_(self.first(x))).flatten(1, -2).mean(1)
+        out: torch.Tensor = self.second(torch.relu_(self.first(x))).flatten(1, -2).mean(1)
+        return out
 
 
 class UsesView(nn.Module):
@@ -31,7 +37,8 @@ class UsesView(nn.Module):
         self.last = nn.Linear(6 * 49, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.relu(self.convolution(x)).view(x.shape[0], -1))
+        out: torch.Tensor = self.last(torch.relu(self.convolution(x)).view(x.shape[0], -1))
+        return out
 
 
 class CallsTwice(nn.Module):
@@ -42,7 +49,8 @@ class CallsTwice(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x.mean((1, 2))
-        return self.last(torch.tanh(self.shared(torch.tanh(self.shared(x)))))
+        out: torch.Tensor = self.last(torch.tanh(self.shared(torch.tanh(self.shared(x)))))
+        return out
 
 
 class TiedWeights(nn.Module):
@@ -54,7 +62,8 @@ class TiedWeights(nn.Module):
         self.last = nn.Linear(9, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.tanh(self.two(torch.tanh(self.one(x.mean((1, 2)))))))
+        out: torch.Tensor = self.last(torch.tanh(self.two(torch.tanh(self.one(x.mean((1, 2)))))))
+        return out
 
 
 class OwnParameter(nn.Module):
@@ -64,7 +73,8 @@ class OwnParameter(nn.Module):
         self.last = nn.Linear(9, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.tanh(x.mean((1, 2)) + self.shift))
+        out: torch.Tensor = self.last(torch.tanh(x.mean((1, 2)) + self.shift))
+        return out
 
 
 class UnusedLayer(nn.Module):
@@ -74,7 +84,8 @@ class UnusedLayer(nn.Module):
         self.last = nn.Linear(9, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(x.mean((1, 2)))
+        out: torch.Tensor = self.last(x.mean((1, 2)))
+        return out
 
 
 def frozen_weight() -> nn.Module:
@@ -97,7 +108,7 @@ def normalised() -> nn.Module:
     )
 
 
-MODELS = {
+MODELS: dict[str, Callable[[], nn.Module]] = {
     "convolution": lambda: conv_model(kernel_size=3),
     "rectangular": lambda: conv_model(kernel_size=(3, 2), stride=(1, 2), padding=(0, 1)),
     "strided and padded": lambda: conv_model(kernel_size=4, stride=2, padding=3),
@@ -141,7 +152,12 @@ def loop_sum(
     model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float
 ) -> torch.Tensor:
     rows = sample_gradients(model, inputs, targets)
-    return (rows * (clip_norm / rows.norm(dim=1)).clamp(max=1)[:, None]).sum(0)
+    return _clipped_total(rows, clip_norm)
+
+
+def _clipped_total(rows: torch.Tensor, clip_norm: float) -> torch.Tensor:
+    total: torch.Tensor = (rows * (clip_norm / rows.norm(dim=1)).clamp(max=1)[:, None]).sum(0)
+    return total
 
 
 def opacus_sum(
@@ -149,9 +165,10 @@ def opacus_sum(
 ) -> torch.Tensor:
     wrapped = GradSampleModule(model, loss_reduction="sum")
     try:
-        functional.cross_entropy(wrapped(inputs), targets, reduction="sum").backward()
+        loss = functional.cross_entropy(wrapped(inputs), targets, reduction="sum")
+        torch.autograd.backward([loss])
         rows = torch.cat([getattr(p, "grad_sample").flatten(1) for p in model.parameters()], dim=1)  # noqa: B009
-        return (rows * (clip_norm / rows.norm(dim=1)).clamp(max=1)[:, None]).sum(0)
+        return _clipped_total(rows, clip_norm)
     finally:
         wrapped.to_standard_module()
         for parameter in model.parameters():

@@ -1,20 +1,29 @@
 """Clusters of containers, seen from outside: compose commands, volumes, ledgers."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from safetensors.numpy import load_file
 
+from coinflower.accounting.ledger.entries import Entry
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.protocol.terms import Terms
 from coinflower.server.journal import read_metrics, read_status
 from coinflower.server.settings import load_settings, save_settings
-from tests.support.federations import check_ledgers
+from tests.support.engine import Engine
+from tests.support.federations import charges, check_ledgers
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
@@ -31,9 +40,10 @@ PACKAGES = (
 )
 FILES = ("pyproject.toml", "README.md", ".dockerignore")
 PATIENCE = 600.0
+Found = TypeVar("Found")
 
 
-def copy_context(folder):
+def copy_context(folder: Path) -> Path:
     """Copy what the images are built from, without keys that lie there."""
     secrets = ROOT / "deploy" / "secrets"
     for package in PACKAGES:
@@ -56,17 +66,23 @@ def copy_context(folder):
 class ComposeCluster:
     """One project of docker compose; ``check_ledgers`` takes it for a federation."""
 
-    def __init__(self, engine, context, options=(), environment=()):
+    def __init__(
+        self,
+        engine: Engine,
+        context: Path,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._engine = engine
         self._context = context
         self._options = options
-        self._environment = dict(environment)
-        self.project = json.loads(self.compose("config", "--format", "json"))["name"]
+        self._environment = dict(environment or {})
+        self.project: str = json.loads(self.compose("config", "--format", "json"))["name"]
         root = engine.docker("info", "--format", "{{.DockerRootDir}}").strip()
         self._volumes = Path(root) / "volumes"
         self._copies = context / "copies"
 
-    def compose(self, *arguments, check=True):
+    def compose(self, *arguments: str, check: bool = True) -> str:
         """Run docker compose and return what it printed."""
         done = subprocess.run(
             ["docker", "compose", *self._options, *arguments],
@@ -83,40 +99,43 @@ class ComposeCluster:
             raise AssertionError(f"{arguments}: {done.stderr[-3000:]}\n{logs[-6000:]}")
         return done.stdout
 
-    def wait_for_all(self, clients):
+    def wait_for_all(self, clients: int) -> None:
         """Set the cluster up, to play no round with fewer clients, however slow their start."""
         self.compose("build", "setup")
         self.compose("run", "--rm", "-T", "setup")
         settings = self.volume("server") / "settings.toml"
         save_settings(replace(load_settings(settings), least_clients=clients), settings)
 
-    def up(self, *arguments):
+    def up(self, *arguments: str) -> None:
         self.compose("up", "--wait", "--wait-timeout", "600", *arguments)
 
-    def container(self, service):
+    def container(self, service: str) -> str:
         return f"{self.project}-{service}-1"
 
-    def inspect(self, service):
-        return json.loads(self._engine.docker("inspect", self.container(service)))[0]
+    def inspect(self, service: str) -> dict[str, Any]:
+        found: list[dict[str, Any]] = json.loads(
+            self._engine.docker("inspect", self.container(service))
+        )
+        return found[0]
 
-    def volume(self, name):
+    def volume(self, name: str) -> Path:
         return self._volumes / f"{self.project}_{name}" / "_data"
 
     @property
-    def state(self):
+    def state(self) -> Path:
         """The folder of the server's run."""
         return self.volume("server") / "run"
 
     @property
-    def terms(self):
+    def terms(self) -> Terms:
         return load_settings(self.volume("server") / "settings.toml").terms
 
     @property
-    def policies(self):
+    def policies(self) -> list[Path]:
         """The clients' policies, in order."""
         return sorted(self._volumes.glob(f"{self.project}_client-*-data/_data/policy.toml"))
 
-    def ledger(self, index):
+    def ledger(self, index: int) -> Path:
         """Return a copy of a client's ledger: the client may be writing to its own."""
         original = self.volume(f"client-{index + 1}-ledger") / "ledger.db"
         copies = self._copies / self.project / str(index)
@@ -126,7 +145,7 @@ class ComposeCluster:
             shutil.copy2(file, copies)
         return copies / "ledger.db"
 
-    def histories(self):
+    def histories(self) -> list[list[Entry]]:
         """Check all ledgers and return every entry of each."""
         check_ledgers(self)
         found = []
@@ -135,29 +154,31 @@ class ComposeCluster:
                 found.append(list(ledger.history()))
         return found
 
-    def rounds(self):
+    def rounds(self) -> list[dict[str, Any]]:
         return read_metrics(self.state)
 
-    def model(self):
-        return load_file(self.state / "model.safetensors")
+    def model(self) -> dict[str, npt.NDArray[np.float32]]:
+        tensors: dict[str, npt.NDArray[np.float32]] = load_file(self.state / "model.safetensors")
+        return tensors
 
-    def online(self):
+    def online(self) -> dict[str, Any]:
         """Return which nodes the server sees."""
         told = self.compose(
             "exec", "-T", "server", "coinflower", "status", "superlink", "--json", check=False
         )
-        return json.loads(told)["nodes"] if told else {}
+        nodes: dict[str, Any] = json.loads(told)["nodes"] if told else {}
+        return nodes
 
-    def await_round(self, round_):
+    def await_round(self, round_: int) -> int:
         """Wait until the server has played a round; returns the last one played."""
 
-        def played():
+        def played() -> int | None:
             rounds = self.rounds()
             return rounds[-1]["round"] if rounds and rounds[-1]["round"] >= round_ else None
 
         return self._await(played, f"round {round_}")
 
-    def await_end(self):
+    def await_end(self) -> None:
         """Wait until the run is complete."""
         self._await(
             lambda: read_status(self.state).get("state") in ("finished", "failed"),
@@ -165,12 +186,12 @@ class ComposeCluster:
         )
         assert read_status(self.state)["state"] == "finished", read_status(self.state)
 
-    def health(self):
+    def health(self) -> dict[str, str]:
         """Return how the containers say they are, by service."""
         told = self.compose("ps", "--format", "json").splitlines()
         return {one["Service"]: one["Health"] for one in map(json.loads, told)}
 
-    def _await(self, look, what):
+    def _await(self, look: Callable[[], Found | None], what: str) -> Found:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             found = look()
@@ -181,14 +202,9 @@ class ComposeCluster:
         raise AssertionError(f"{what} was not reached in {PATIENCE} s:\n{logs[-8000:]}")
 
 
-def charges(history):
-    """Return the coins that a ledger was charged for, by round."""
-    found = {entry.round: entry.coin for entry in history if entry.kind == "charge"}
-    assert len(found) == sum(entry.kind == "charge" for entry in history), "charged twice"
-    return found
-
-
-def check_nothing_lost(rounds, histories):
+def check_nothing_lost(
+    rounds: Sequence[Mapping[str, Any]], histories: Sequence[Sequence[Entry]]
+) -> None:
     """Check that the ledgers know of every coin and every answer that the server counted."""
     coins = [charges(history) for history in histories]
     answers = Counter(

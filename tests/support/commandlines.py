@@ -1,7 +1,11 @@
 """Command lines as documents write them, understood by the program without being run."""
 
+from __future__ import annotations
+
 import functools
 import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 from typer.main import get_command
@@ -12,14 +16,14 @@ _JOINTS = {"&&", "|", ";"}
 
 
 @functools.cache
-def program():
+def program() -> click.Command:
     """Return the whole tree of commands; building it takes a while."""
     return get_command(app)
 
 
-def commands_in(line):
+def commands_in(line: str) -> Iterator[list[str]]:
     """Yield the commands of a line of a shell, each as a list of words; comments are left out."""
-    words = []
+    words: list[str] = []
     for word in [*shlex.split(line, comments=True), ";"]:
         if word not in _JOINTS:
             words.append(word)
@@ -28,27 +32,27 @@ def commands_in(line):
             words = []
 
 
-def command_of(words):
+def command_of(words: Sequence[str]) -> tuple[click.Command, str, list[str]]:
     """Return the program's command that these words lead to, its name, and the words left over."""
-    command, names, words = program(), [], list(words)
-    while hasattr(command, "commands") and words and not words[0].startswith("-"):
-        names.append(words.pop(0))
+    command, names, left = program(), list[str](), list(words)
+    while isinstance(command, click.Group) and left and not left[0].startswith("-"):
+        names.append(left.pop(0))
         if names[-1] not in command.commands:
             raise click.UsageError(f"there is no command {' '.join(names)!r}")
         command = command.commands[names[-1]]
-    return command, " ".join(names), words
+    return command, " ".join(names), left
 
 
-def parsed(line):
+def parsed(line: str) -> dict[str, Any]:
     """Let the program parse what follows its name, as far as it goes without running it."""
     command, name, words = command_of(shlex.split(line, comments=True))
     return command.make_context(name, words).params
 
 
-def all_commands(command=None, name="coinflower"):
+def all_commands(command: click.Command | None = None, name: str = "coinflower") -> Iterator[str]:
     """Yield the full name of every command that does something."""
     command = command or program()
     for key, part in getattr(command, "commands", {}).items():
-        if not hasattr(part, "commands") or part.invoke_without_command:
+        if not isinstance(part, click.Group) or part.invoke_without_command:
             yield f"{name} {key}"
         yield from all_commands(part, f"{name} {key}")

@@ -1,24 +1,30 @@
 """Real federations on this machine: prepared, run in a thread of their own, watched and killed."""
 
+from __future__ import annotations
+
 import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
+from coinflower.accounting.ledger.entries import Entry
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.deploy.local.cluster import Plan
+from coinflower.deploy.local.cluster import Cluster, Plan
 from coinflower.deploy.local.local_run import collect_results, run_cluster
 from coinflower.deploy.local.nodes import NodeKind
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 from coinflower.server.journal import read_metrics
 
 PATIENCE = 240.0
 
 
-def plan(**changes):
+def plan(**changes: Any) -> Plan:
     """Return a small trusted plan on digits."""
-    fields = {
+    fields: dict[str, Any] = {
         "clients": 3,
         "data": "digits",
         "how": "equal",
@@ -40,14 +46,14 @@ def plan(**changes):
     return Plan(**{**fields, **changes})
 
 
-def _environment(entry):
+def _environment(entry: Path) -> bytes:
     try:
         return (entry / "environ").read_bytes()
     except PermissionError:  # the program's own processes show it to root only
         return b""
 
 
-def processes(folder, name=""):
+def processes(folder: Path, name: str = "") -> list[int]:
     """Return the ids of live processes that were started for a cluster and bear a name."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -70,21 +76,21 @@ def processes(folder, name=""):
 class Federation:
     """A cluster whose run goes on in the background."""
 
-    def __init__(self, cluster, kind=NodeKind.THREADS):
+    def __init__(self, cluster: Cluster, kind: NodeKind = NodeKind.THREADS) -> None:
         self.cluster = cluster
         self._kind = kind
         self._stop = threading.Event()
-        self._error = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def _run(self):
+    def _run(self) -> None:
         try:
             run_cluster(self.cluster, kind=self._kind, stop=self._stop, progress=lambda *_: None)
         except Exception as error:
             self._error = error
 
-    def await_round(self, round_):
+    def await_round(self, round_: int) -> None:
         """Wait until the server has played a round."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
@@ -96,42 +102,64 @@ class Federation:
             time.sleep(0.05)
         raise AssertionError(f"round {round_} was not reached in {PATIENCE} s")
 
-    def kill(self, name):
+    def kill(self, name: str) -> None:
         """Send SIGKILL to the cluster's processes of that name."""
         victims = processes(self.cluster.folder, name)
         assert victims, f"no process {name}"
         for victim in victims:
             os.kill(victim, signal.SIGKILL)
 
-    def finish(self):
+    def finish(self) -> Exception | None:
         """Wait for the end and return the error, if any."""
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the run did not end"
         return self._error
 
-    def results(self):
+    def results(self) -> dict[str, Any]:
         return collect_results(self.cluster, time.monotonic())
 
-    def close(self):
+    def close(self) -> None:
         self._stop.set()
         self._thread.join(30)
         assert not processes(self.cluster.folder), "processes were left running"
 
 
-def check_ledgers(cluster):
+def charges(history: Sequence[Entry]) -> dict[int, bool]:
+    """Return the coins that a ledger was charged for, by round; no round is charged twice."""
+    coins = [
+        (entry.round, bool(entry.coin))
+        for entry in history
+        if entry.kind == "charge" and entry.round is not None
+    ]
+    assert len(coins) == len(dict(coins)), "charged twice"
+    return dict(coins)
+
+
+class HasLedgers(Protocol):
+    """What has clients with ledgers, in order."""
+
+    @property
+    def policies(self) -> Sequence[Path]: ...
+
+    @property
+    def terms(self) -> Terms: ...
+
+    def ledger(self, index: int) -> Path: ...
+
+
+def check_ledgers(cluster: HasLedgers) -> dict[int, dict[int, bool]]:
     """Check every invariant that a ledger must keep, whatever happened; return the charges."""
-    charged = {}
+    charged: dict[int, dict[int, bool]] = {}
     for index in range(len(cluster.policies)):
         with Ledger.open(cluster.ledger(index)) as ledger:
             ledger.verify()
             entries = list(ledger.history())
-        charges = {entry.round: entry.coin for entry in entries if entry.kind == "charge"}
-        answers = [entry.round for entry in entries if entry.kind == "answer"]
-        assert len(charges) == sum(entry.kind == "charge" for entry in entries)
+        coins = charges(entries)
+        answers = [entry.round or 0 for entry in entries if entry.kind == "answer"]
         assert len(answers) == len(set(answers)), "a round was answered twice"
-        assert set(answers) <= set(charges), "a round was answered uncharged"
+        assert set(answers) <= set(coins), "a round was answered uncharged"
         if not cluster.terms.mode.answers_always:
-            assert all(charges[round_] for round_ in answers), "a client answered on tails"
-        assert len(charges) <= cluster.terms.rounds
-        charged[index] = charges
+            assert all(coins[round_] for round_ in answers), "a client answered on tails"
+        assert len(coins) <= cluster.terms.rounds
+        charged[index] = coins
     return charged

@@ -1,5 +1,7 @@
 """A real nginx gateway on loopback, and a tiny upstream behind it that takes notes."""
 
+from __future__ import annotations
+
 import http.server
 import os
 import socket
@@ -8,6 +10,7 @@ import subprocess
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from cryptography import x509
@@ -22,8 +25,8 @@ from coinflower.deploy.gateway.process import find_nginx
 NOBODY = 65534
 
 
-def arguments(folder, **changes):
-    values = {
+def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
         "listen": "127.0.0.1:8443",
         "certificate": folder / "cert.pem",
         "key": folder / "key.pem",
@@ -36,7 +39,7 @@ def arguments(folder, **changes):
     return {**values, **changes}
 
 
-def make_certificate(folder):
+def make_certificate(folder: Path) -> None:
     """Write a self-signed certificate for localhost that is its own authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
@@ -66,10 +69,10 @@ class Upstream(http.server.ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, tls=None):
+    def __init__(self, tls: Path | None = None) -> None:
         super().__init__((LOOPBACK, 0), Recorder)
-        self.seen = []
-        self.hosts = []
+        self.seen: list[tuple[str, str, int]] = []
+        self.hosts: list[str] = []
         if tls is not None:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(tls / "cert.pem", tls / "key.pem")
@@ -77,10 +80,10 @@ class Upstream(http.server.ThreadingHTTPServer):
         self.thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
         self.thread.start()
 
-    def handle_error(self, request, client_address):
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a refused handshake is part of the test."""
 
-    def close(self):
+    def close(self) -> None:
         self.shutdown()
         self.server_close()
         self.thread.join()
@@ -90,7 +93,7 @@ class Recorder(http.server.BaseHTTPRequestHandler):
     server: Any
     protocol_version = "HTTP/1.1"
 
-    def do_POST(self):
+    def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.seen.append((self.command, self.path, len(body)))
         self.server.hosts += self.headers.get_all("Host", [])
@@ -101,14 +104,14 @@ class Recorder(http.server.BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_DELETE = do_HEAD = do_OPTIONS = do_POST  # noqa: N815
 
-    def log_message(self, *_):
+    def log_message(self, *_: object) -> None:
         """Say nothing."""
 
 
 class Gateway:
     """A running nginx and the folder it lives in."""
 
-    def __init__(self, folder, **changes):
+    def __init__(self, folder: Path, **changes: Any) -> None:
         self.folder = folder
         self.port = free_port(LOOPBACK)
         config = folder / "nginx.conf"
@@ -131,7 +134,7 @@ class Gateway:
             time.sleep(0.02)
         raise AssertionError(f"nginx did not start: {self.process.communicate()[1].decode()}")
 
-    def connect(self, timeout=10, version=None):
+    def connect(self, timeout: float = 10, version: ssl.TLSVersion | None = None) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=self.folder / "cert.pem")
         if version is not None:
             context.minimum_version = context.maximum_version = version
@@ -142,7 +145,7 @@ class Gateway:
             raw.close()
             raise
 
-    def ask(self, method, target, body=b""):
+    def ask(self, method: str, target: str, body: bytes = b"") -> int | None:
         """Send a request line as it is, without any client's own normalising; return the status."""
         head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
@@ -150,13 +153,13 @@ class Gateway:
             link.sendall(head.encode("latin-1") + body)
             return self.status(link)
 
-    def status(self, link):
+    def status(self, link: ssl.SSLSocket) -> int | None:
         line = link.makefile("rb").readline()
         return int(line.split()[1]) if line else None
 
-    def close(self):
+    def close(self) -> str:
         """End it, once, and return what it said of errors."""
         if self.process.poll() is not None:
             return ""
         self.process.terminate()
-        return self.process.communicate(timeout=60)[1].decode()
+        return str(self.process.communicate(timeout=60)[1], "utf-8")

@@ -1,22 +1,27 @@
 """Runs that have all the files of a real one, without its training: for what reads them."""
 
+from __future__ import annotations
+
+from collections.abc import Collection
+
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.deploy.local.cluster import Cluster
 from coinflower.learning import SeededRandom
 from coinflower.protocol.policy import load_policy
 from coinflower.server.journal import Journal
 from coinflower.server.strategy import RoundReport
 
 
-def play(cluster, *, seeded=()):
+def play(cluster: Cluster, *, seeded: Collection[int] = ()) -> dict[int, list[bool]]:
     """Charge every round to every ledger and journal it, as a run would, without training."""
     terms = cluster.terms
-    coins = {}
+    coins: dict[int, list[bool]] = {}
     for index, path in enumerate(cluster.policies):
         policy = load_policy(path)
         source = SeededRandom(index) if index in seeded else None
         with Ledger.open(cluster.ledger(index), coins=source) as ledger:
-            if terms.mode.is_private:
-                cost = terms.round_cost(policy.declared_size)
+            cost = terms.round_cost(policy.declared_size)
+            if cost is not None:
                 ledger.commit(terms.ledger_key, cost, terms.rounds, policy.budget)
                 rounds = range(1, terms.rounds + 1)
                 coins[index] = ledger.charge_all(terms.ledger_key, rounds)

@@ -1,13 +1,18 @@
 """Wires between nodes and a SuperLink: they can be cut, go dead, or be listened to."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import TypeVar
 
 _CHUNK = 1 << 16
 _LOOPBACK = "127.0.0.1"
+Result = TypeVar("Result")
 
 
 class Wire:
@@ -17,63 +22,63 @@ class Wire:
         upstream: Port on this machine that it leads to.
     """
 
-    def __init__(self, upstream):
+    def __init__(self, upstream: int) -> None:
         self._upstream = upstream
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._writers = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._flows = self._do(self._new_event())
-        self._server = None
+        self._server: asyncio.Server | None = None
         self.port = self._do(self._listen(0))
 
-    def cut(self):
+    def cut(self) -> None:
         """Drop every connection and refuse new ones."""
         self._do(self._hang_up())
 
-    def mute(self):
+    def mute(self) -> None:
         """Let nothing through, in either direction, and tell nobody."""
         self._loop.call_soon_threadsafe(self._flows.clear)
 
-    def mend(self):
+    def mend(self) -> None:
         """Be a good wire again; what waited goes through."""
         self._do(self._listen(self.port))
         self._loop.call_soon_threadsafe(self._flows.set)
 
-    def close(self):
+    def close(self) -> None:
         self.cut()
         self._do(self._cancel_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _do(self, work):
+    def _do(self, work: Coroutine[None, None, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _new_event(self):
+    async def _new_event(self) -> asyncio.Event:
         event = asyncio.Event()
         event.set()
         return event
 
-    async def _listen(self, port):
+    async def _listen(self, port: int) -> int:
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, _LOOPBACK, port)
-        return self._server.sockets[0].getsockname()[1]
+        return int(self._server.sockets[0].getsockname()[1])
 
-    async def _hang_up(self):
+    async def _hang_up(self) -> None:
         if self._server is not None:
             self._server.close()
             self._server = None
         for writer in self._writers:
             writer.transport.abort()
 
-    async def _cancel_all(self):
+    async def _cancel_all(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    async def _serve(self, reader, writer):
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._flows.wait()
         with contextlib.suppress(OSError):
             there = await asyncio.open_connection(_LOOPBACK, self._upstream)
@@ -82,10 +87,12 @@ class Wire:
             )
         writer.transport.abort()
 
-    def _note(self, up, size):
+    def _note(self, up: bool, size: int) -> None:
         """Be told what passes; a plain wire does not care."""
 
-    async def _pass_on(self, source, sink, up):
+    async def _pass_on(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, up: bool
+    ) -> None:
         self._writers.add(sink)
         try:
             while data := await source.read(_CHUNK):
@@ -117,9 +124,9 @@ class Segment:
 class Tap(Wire):
     """A wire whose listener sees sizes and times of what TLS encrypts."""
 
-    def __init__(self, upstream):
-        self.segments = []
+    def __init__(self, upstream: int) -> None:
+        self.segments: list[Segment] = []
         super().__init__(upstream)
 
-    def _note(self, up, size):
+    def _note(self, up: bool, size: int) -> None:
         self.segments.append(Segment(time.time(), up, size))
