@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling, WeakClientSampling
 from coinflower.accounting.ledger.entries import Budget, Tally
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.accounting.ledger.stops import name_of
 from coinflower.accounting.rounding import rounded_down, rounded_up
-from coinflower.protocol.modes import PRIVATE_MODES
 from coinflower.report.guarantee import (
+    NETWORK,
     OTHER_USES,
     detection_rate,
     group_loss,
@@ -23,6 +23,21 @@ GROUPS = (2, 5, 10)
 FALSE_ALARMS = 0.01
 # Beyond this, "protected" would be a lie.
 _WEAK_CHANCE = 0.95
+
+_AGAINST = {
+    Certified.name: (
+        "In modes trusted and covered it holds against everybody but the server, which is trusted "
+        "with the sums and the coins; in mode untrusted, against everybody, the server included."
+    ),
+    WeakClientSampling.name: (
+        "In mode quiet it holds against everybody, the server included, even if they see who takes "
+        "part."
+    ),
+    OnlyLocalSampling.name: (
+        "In mode local-only it holds against everybody but the server, which is trusted with the "
+        "sums."
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,24 +180,17 @@ def _meaning(told: Explanation) -> list[str]:
 
 def _against(told: Explanation) -> list[str]:
     names = {tally.terms.name: tally.terms for tally in told.tallies if tally.charged}
-    sentences, possible = [], [mode for mode in PRIVATE_MODES if mode.charged_as in names]
+    sentences = []
     for name, terms in sorted(names.items()):
         keys = [
-            name_of(tally.experiment)
+            tally.experiment.partition("#")[0]
             for tally in told.tallies
             if tally.charged and tally.terms.name == name
         ]
-        modes = [
-            f"in mode {mode}, {mode.facts.against}" for mode in possible if mode.charged_as == name
-        ]
-        sentences.append(
-            f"{', '.join(keys)}: charged as {name} ({terms.title}). It protects against these: "
-            f"{'. Or '.join(modes)}."
-        )
-    return [
-        *sentences,
-        *(f"In mode {mode}: {mode.facts.caveat}" for mode in possible if mode.facts.caveat),
-    ]
+        sentences.append(f"{', '.join(keys)}: charged as {name} ({terms.title}). {_AGAINST[name]}")
+    if Certified.name in names:
+        sentences.append(f"{NETWORK} (This concerns mode trusted.)")
+    return sentences
 
 
 def _unit(told: Explanation) -> list[str]:

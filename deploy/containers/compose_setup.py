@@ -40,6 +40,7 @@ from coinflower.deploy.keys.keys import (
 from coinflower.deploy.machines.node_registry import FOLDER as NODES
 from coinflower.deploy.machines.node_registry import Registry
 from coinflower.deploy.terminal import complain, say
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from coinflower.server.settings import load_settings, save_settings
 
@@ -216,7 +217,7 @@ def _make_federation(options: Options, place: Place) -> list[str]:
         how="equal",
         alpha=0.5,
         mode=options.mode,
-        p=options.mode.usual_p,
+        p=1.0 if options.mode is Mode.LOCAL_ONLY else 0.5,
         q=0.2,
         clip_norm=1.0,
         sigma=None,

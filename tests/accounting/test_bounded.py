@@ -110,7 +110,10 @@ def test_epsilon_of_many_rounds_ends_and_is_at_least_that_of_one(scheme, rounds,
     except (ArithmeticError, ValueError):  # terms without a price are refused
         return
     assert not math.isnan(many)
-    assert many >= scheme.epsilon(delta) * (1 - 1e-6) - 1e-9
+    # Where δ of one round stays within a rounding of the wanted one over a wide range of ε, its own
+    # ε is anywhere in that range.
+    if scheme.delta(0.0) > delta * (1 + 1e-9):
+        assert many >= scheme.epsilon(delta) * (1 - 1e-6) - 1e-9
 
 
 @settings(deadline=None, max_examples=25)
