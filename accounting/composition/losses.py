@@ -48,25 +48,28 @@ class Losses:
         return DensePLDPmf(self.step, self.lowest, self.mass, self.infinite, True)
 
     def epsilon(self, delta: float) -> float:
-        """Return the least ε ≥ 0 with δ(ε) ≤ delta, ∞ if there is none.
+        """Return the least ε ≥ 0 with δ(ε) ≤ delta, ∞ if there is none; rounded up.
 
-        Between two losses δ(ε) = tail − e^ε·mirrored, with the sums over all losses beyond.
+        For ε up to the loss ℓ and above the one before it, δ(ε) = tail − e^(ε − ℓ)·mirrored, where
+        tail is the mass from ℓ on, and mirrored the same with each mass times e^(ℓ − its loss).
         """
+        from scipy.signal import lfilter
+
+        if not self.infinite <= delta:
+            return math.inf
         losses = (self.lowest + np.arange(self.mass.size)) * self.step
         beyond = losses > 0
         losses, mass = losses[beyond], self.mass[beyond]
-        tail = self.infinite + np.cumsum(mass[::-1])[::-1]
-        mirrored = np.cumsum((mass * np.exp(-losses))[::-1])[::-1]
-        # δ at each loss falls along the lattice; a loss adds nothing to δ at itself.
-        exceeds = int(np.count_nonzero(tail - np.exp(losses) * mirrored > delta))
-        if self.infinite > delta:
-            return math.inf
-        if exceeds == losses.size:
-            return 0.0 if losses.size == 0 else float(losses[-1])
-        surplus = float(tail[exceeds]) - delta
-        if surplus <= 0 or mirrored[exceeds] == 0:
-            return float(losses[exceeds - 1]) if exceeds else 0.0
-        return max(0.0, math.log(surplus / float(mirrored[exceeds])))
+        rounding = losses.size * 2.0**-53
+        tail = self.infinite + np.cumsum(mass[::-1])[::-1] * (1 + rounding)
+        mirrored = lfilter([1.0], [1.0, -math.exp(-self.step)], mass[::-1])[::-1] * (1 - rounding)
+        # δ at each loss falls along the lattice; the loss itself adds nothing there.
+        exceeds = int(np.flatnonzero(np.r_[True, tail - mirrored > delta])[-1])
+        before = float(losses[exceeds - 1]) if exceeds else 0.0
+        if exceeds == losses.size or not tail[exceeds] > delta:
+            return before
+        surplus = (float(tail[exceeds]) - delta) / float(mirrored[exceeds])
+        return max(before, float(losses[exceeds]) + math.log(surplus))
 
 
 def round_losses(

@@ -116,6 +116,11 @@ def test_epsilon_of_many_rounds_ends_and_is_at_least_that_of_one(scheme, rounds,
         assert many >= scheme.epsilon(delta) * (1 - 1e-6) - 1e-9
 
 
+def test_losses_too_large_for_an_exponential_are_not_lost():
+    scheme = Certified(p=0.5, q=0.5, d=0, noise_multiplier=1e-6)
+    assert epsilon_after([(scheme, 2)], 0.125) >= scheme.epsilon(0.125) > 1e11
+
+
 @settings(deadline=None, max_examples=25)
 @given(scheme=schemes(), epsilon=st.sampled_from([0.0, 1e-12, 1.0, 1e3]))
 def test_delta_of_many_rounds_ends(scheme, epsilon):

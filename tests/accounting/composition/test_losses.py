@@ -28,3 +28,12 @@ def test_the_polygon_lies_above_the_curve():
     for epsilon in (0.0, 0.01, 0.03, 0.12, 0.5, 1.7, 3.3):
         exact = scheme.delta(epsilon, Direction.REMOVE)
         assert exact * (1 - 1e-9) <= pmf.get_delta_for_epsilon(epsilon) <= exact * 1.2 + 1e-9
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-3, 0.03, 0.2, 0.9])
+def test_epsilon_is_that_of_an_independent_accountant(delta):
+    scheme = Certified(p=0.5, q=0.3, d=10, noise_multiplier=1.0)
+    for losses in round_losses(scheme, 2.0**-8, 12.0):
+        theirs = losses.as_pmf().get_epsilon_for_delta(delta)
+        assert losses.epsilon(delta) == pytest.approx(theirs, rel=1e-9, abs=1e-12)
+        assert losses.epsilon(delta) >= theirs * (1 - 1e-12)
