@@ -22,6 +22,7 @@ import threading
 import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,8 @@ KEPT_BACK = 0.01
 """Share of the budget that is kept back once anything is folded: the same rounds may come out
 dearer when they are folded in another order, and must still fit."""
 _MOST_KEPT = 8
+_ACCOUNTING = Path(__file__).parents[1]
+_LIBRARIES = ("numpy", "scipy", "dp-accounting")
 _SEAL_BYTES = 32
 
 Counts = Mapping[Scheme, int]
@@ -135,11 +138,12 @@ def _settled(tallies: Sequence[Tally]) -> Rounds:
 
 
 @functools.cache
-def _code() -> str:
+def _code(accounting: Path = _ACCOUNTING) -> str:
     """Return a hash of the code that prices: what other code has computed is not believed."""
-    digest = hashlib.sha256(f"numpy {np.__version__}".encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
+    versions = [f"{name} {metadata.version(name)}" for name in _LIBRARIES]
+    digest = hashlib.sha256(", ".join(versions).encode())
+    for path in sorted(accounting.rglob("*.py")):
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 

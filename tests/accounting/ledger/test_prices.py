@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,30 @@ def test_prices_of_another_ledger_or_of_other_code_are_not_believed(tmp_path, wo
         work.clear()
         Prices(path, salt, writable=False).committed(tallies, DELTA)
         assert len(work) > 2 * (FEW + 1)
+
+
+@pytest.mark.parametrize("kept", [9, 40])
+def test_an_older_or_a_newer_file_beside_a_ledger_does_not_lower_its_price(tmp_path, kept):
+    path = tmp_path / "prices"
+    tallies = [tally(index) for index in range(20)]
+    Prices(path, "salt", writable=True).committed([tally(index) for index in range(kept)], DELTA)
+    exact = epsilon_after([(each.terms, 5) for each in tallies], DELTA)
+    for found in (Prices.committed, Prices.spent):
+        price = found(Prices(path, "salt", writable=False), tallies, DELTA)
+        assert exact * (1 - 2e-3) <= price <= exact * 1.01
+
+
+@pytest.mark.parametrize(
+    "module", ["composition/losses.py", "composition/compose.py", "analyses/schemes.py", "coin.py"]
+)
+def test_a_mended_bound_is_other_code(tmp_path, module):
+    """Whatever a price is computed with: an ε that was too small must not outlive its mending."""
+    copy = tmp_path / "accounting"
+    shutil.copytree(ledger_prices._ACCOUNTING, copy)
+    assert ledger_prices._code(copy) == ledger_prices._code()
+    ledger_prices._code.cache_clear()
+    (copy / module).write_text((copy / module).read_text() + "# mended\n")
+    assert ledger_prices._code(copy) != ledger_prices._code()
 
 
 def test_only_its_owner_reads_the_file_and_a_reader_writes_none(tmp_path):
