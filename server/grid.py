@@ -7,7 +7,9 @@ they come, so that the sum of many gradients never needs more than a few of them
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import secrets
 import time
 from collections.abc import Iterable, Iterator
@@ -23,6 +25,21 @@ from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.supercore.run import Run
 
 logger = logging.getLogger("coinflower.server")
+
+
+class _Patience:
+    """How long Flower waits for an object that was announced, unless a deadline comes first.
+
+    Flower asks whether the seconds that it has waited are at least this, for one reply after the
+    other. A number would give every reply of a batch the same time once more.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.deadline = math.inf
+
+    def __le__(self, waited: float) -> bool:
+        return self._seconds <= waited or self.deadline <= time.monotonic()
 
 
 class Pending:
@@ -59,10 +76,13 @@ class Pending:
         refused = (reply.metadata.src_node_id for reply in self._refused)
         return frozenset(self._nodes.values()) | frozenset(refused)
 
-    def poll(self) -> list[Message]:
-        """The replies, normal ones and errors, that have come; returns at once.
+    def poll(self, deadline: float = math.inf) -> list[Message]:
+        """The replies, normal ones and errors, that have come; waits only for begun uploads.
 
         Asks for a few messages at a time, in turn, so that never more than a few replies are held.
+
+        Args:
+            deadline: When, on the monotonic clock, an upload that is not finished is an error.
         """
         if self._refused:
             refused, self._refused = self._refused, []
@@ -70,7 +90,8 @@ class Pending:
         asked = list(self._nodes)[: self._grid.batch]
         if not asked:
             return []
-        replies = self._pull(asked)
+        with self._grid.until(deadline):
+            replies = self._pull(asked)
         for message_id in asked:
             self._nodes[message_id] = self._nodes.pop(message_id)
         return [reply for reply in replies if self._attribute(reply)]
@@ -137,11 +158,12 @@ class PromptGrid(Grid):
         self._grid = grid
         self._poll_interval = poll_interval
         self.batch = batch
+        self._patience = _Patience(object_patience)
         # A reply is announced before its content is uploaded, and whoever looks promptly often
         # comes between the two. Flower then sleeps for a second, and waits for minutes if the
         # client died. It offers no parameter for it but these defaults.
         cast(dict[str, Any], pull_objects.__kwdefaults__).update(
-            initial_backoff=0.01, backoff_cap=0.5, max_time=object_patience
+            initial_backoff=0.01, backoff_cap=0.5, max_time=self._patience
         )
 
     def set_run(self, run: Run) -> None:
@@ -180,6 +202,15 @@ class PromptGrid(Grid):
         """Pull the replies to some messages that are there by now."""
         return self._grid.pull_messages(message_ids)
 
+    @contextlib.contextmanager
+    def until(self, deadline: float) -> Iterator[None]:
+        """Wait no longer than this for the content of replies that are pulled within."""
+        self._patience.deadline = deadline
+        try:
+            yield
+        finally:
+            self._patience.deadline = math.inf
+
     def push(self, messages: Iterable[Message]) -> Pending:
         """Send messages without waiting; ask the result for replies whenever convenient.
 
@@ -205,15 +236,18 @@ class PromptGrid(Grid):
         yield from self.collect(pending, timeout)
 
     def collect(self, pending: Pending, timeout: float | None = None) -> Iterator[Message]:
-        """Yield each missing reply as soon as it is there, until all came or the time passed."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        """Yield each missing reply as soon as it is there, until all came or the time passed.
+
+        What a client has begun to upload by then, and not finished, counts as an error of it.
+        """
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while pending.outstanding:
-            replies = pending.poll()
+            replies = pending.poll(deadline)
             nothing = not replies
             while replies:
                 # Taken off the list, so that the caller's is the only reference.
                 yield replies.pop(0)
-            if deadline is not None and time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 return
             if nothing:
                 time.sleep(self._poll_interval)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, field
 
 from flwr.app import Message
@@ -82,11 +83,12 @@ class Invitations:
         if round_ == block.first:
             replies = list(self._grid.collect(block.pending, patience))
             for _ in range(-(-len(block.pending.outstanding) // self._grid.batch)):
-                replies += block.pending.poll()  # what is there by now is not late
+                # What is there by now is not late.
+                replies += block.pending.poll(time.monotonic())
             useless = {reply.metadata.src_node_id for reply in replies if not self._note(reply)}
             self._roster.went_silent(useless | block.pending.outstanding)
         else:
-            for reply in block.pending.poll():
+            for reply in block.pending.poll(time.monotonic()):
                 self._note(reply)
         return {node: coins[round_ - block.first] for node, coins in block.coins.items()}
 

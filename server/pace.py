@@ -37,8 +37,13 @@ class Pace:
 
     @property
     def reply_seconds(self) -> float:
-        """How long a question of a round lives."""
-        return min(self._reply_seconds, math.inf if self._seconds is None else self._seconds)
+        """How long a question of a round lives.
+
+        On a clock, one that is fetched when its answers do not count any more would only keep its
+        client from the next invitation.
+        """
+        seconds = math.inf if self._seconds is None else _ANSWERING * self._seconds
+        return min(self._reply_seconds, seconds)
 
     def await_tick(self) -> None:
         """Return when the next round is to begin; the first tick is now."""

@@ -97,6 +97,11 @@ class Roster:
         return self._split()[0]
 
     @property
+    def online(self) -> dict[int, int]:
+        """Declared sizes of all enrolled nodes that are there, also of those that went silent."""
+        return {node: size for node, size in self._declared.items() if node in self._online}
+
+    @property
     def refusals(self) -> dict[int, str]:
         """What the nodes that stay away said, or why they are kept out."""
         return {**self._refusals, **dict.fromkeys(self._split()[1], self._no_room)}

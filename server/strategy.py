@@ -166,10 +166,10 @@ class RandomParticipation(Strategy):
             self._invitations.invite_ahead(round_)
         received = self._add_up(grid.collect(pending, self._pace.answer_seconds()))
         self._roster.echoes.save()
-        # On a clock, only participants can be late. Others must not see that they were: if the next
-        # invitation is answered all is well, and if it is not, that does not depend on coins.
-        late = frozenset() if asks_for_coins and self._pace.fixed else pending.outstanding
-        self._roster.went_silent(late | received.dropped)
+        # On a clock, only participants can be late or fail. Others must not see that they did: if
+        # the next invitation is answered all is well, and if it is not, coins had no part in it.
+        if not (asks_for_coins and self._pace.fixed):
+            self._roster.went_silent(pending.outstanding | received.dropped)
         if not asks_for_coins:
             self._available = {node: self._asked[node] for node in received.answered}
         if len(self._available) >= self._least:
@@ -225,9 +225,12 @@ class RandomParticipation(Strategy):
             self._available = self._asked = self._roster.present
         else:
             coins = self._invitations.coins(server_round, self._pace.coin_seconds())
-            sizes = self._roster.present
-            self._available = {node: sizes[node] for node in coins if node in sizes}
-            self._asked = {node: size for node, size in self._available.items() if coins[node]}
+            # Who failed since its coins came still counts: only participants can fail, and their
+            # absence would show in the size of the step.
+            online = self._roster.online
+            self._available = {node: online[node] for node in coins if node in online}
+            present = self._roster.present
+            self._asked = {node: size for node, size in present.items() if coins.get(node)}
         weights = messages.vector_to_bytes(arrays[messages.VECTOR].numpy())
         content = question(self._terms, {messages.ROUND: server_round, messages.WEIGHTS: weights})
         return [

@@ -8,8 +8,13 @@ from collections.abc import Iterable, Iterator
 import pytest
 from flwr.app import ConfigRecord, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_utils import pull_objects
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectUnavailableError,
+    pull_objects,
+)
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -180,8 +185,56 @@ def test_nothing_to_send_is_nothing_to_wait_for() -> None:
     assert not grid.push([]).outstanding
 
 
+class HalfSentGrid(ScriptedGrid):
+    """Every node announces a reply at once and never finishes its upload; each look takes 1 s."""
+
+    def __init__(self, now: list[float]) -> None:
+        super().__init__({})
+        self._now = now
+
+    def _missing(self, object_id: str) -> bytes:
+        self._now[0] += 1.0
+        raise ObjectUnavailableError(object_id)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies = []
+        for message_id in message_ids:
+            try:
+                pull_objects(["a" * 64], self._missing)
+            except ObjectPullError:
+                error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "never uploaded")
+                replies.append(Message(error, reply_to=self.sent[message_id]))
+        return replies
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Time that passes only if somebody says so."""
+    moment = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: moment[0])
+    return moment
+
+
+def test_an_upload_that_never_ends_is_waited_for_as_long_as_patience_lasts(
+    now: list[float],
+) -> None:
+    grid = PromptGrid(HalfSentGrid(now), object_patience=3.0)
+    (reply,) = grid.send_and_collect(_messages(5))
+    assert reply.has_error()
+    assert now[0] == 1003.0
+
+
+def test_uploads_that_never_end_do_not_outlast_the_deadline(now: list[float]) -> None:
+    """Else, on a fixed pace, a client that dies while it uploads would delay the next round."""
+    grid = PromptGrid(HalfSentGrid(now), object_patience=20.0)
+    replies = list(grid.send_and_collect(_messages(5, 6, 7), 5.0))
+    assert [reply.has_error() for reply in replies] == [True] * 3
+    assert now[0] <= 1005.0 + len(replies)  # one look each, which takes a second here
+    (late,) = grid.send_and_collect(_messages(8))  # the deadline was theirs, not the grid's
+    assert late.has_error()
+    assert now[0] >= 1025.0
+
+
 def test_objects_that_are_still_being_uploaded_are_asked_for_again_soon() -> None:
-    PromptGrid(ScriptedGrid({}), object_patience=3.0)
-    defaults = pull_objects.__kwdefaults__ or {}
-    assert defaults["initial_backoff"] < 0.1
-    assert defaults["max_time"] == 3.0
+    PromptGrid(ScriptedGrid({}))
+    assert (pull_objects.__kwdefaults__ or {})["initial_backoff"] < 0.1

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flwr.app import Message
+from flwr.app import Error, Message
 
 from coinflower.protocol.modes import Mode
 from tests.support.strategies import coins_of, kind_of, round_of
@@ -101,6 +101,51 @@ def test_who_is_late_with_an_answer_is_still_asked_for_coins(federation: Make) -
     assert len(coins_of(fed, SLOW)) == 20
     assert len(fed.grid.sent("enrol")) == 3
     assert {report.available for report in fed.reports} == {3}
+
+
+def failing(kind: str, node: int) -> Any:
+    def fail(message: Message, deliver: Callable[[], Message]) -> Message:
+        if (kind_of(message), message.metadata.dst_node_id) == (kind, node):
+            return Message(Error(8, "it failed"), reply_to=message)
+        return deliver()
+
+    return fail
+
+
+@pytest.mark.parametrize("round_seconds", [None, 1.0])
+def test_the_size_of_a_step_does_not_show_that_a_participant_failed(
+    federation: Make, round_seconds: float | None
+) -> None:
+    """Only who takes part can fail, and noise tells everybody what a step was divided by."""
+    fed = federation(rounds=40, rounds_per_invitation=40)
+    fed.grid.interfere = failing("gradient", SLOW)
+    fed.run(round_seconds=round_seconds)
+    assert any(coins_of(fed, SLOW).values())
+    assert sum(report.dropped for report in fed.reports) > 0
+    assert {report.available for report in fed.reports} == {3}
+
+
+def test_on_a_clock_who_fails_is_still_asked_for_coins(federation: Make) -> None:
+    fed = federation(rounds=20, rounds_per_invitation=2)
+    fed.grid.interfere = failing("gradient", SLOW)
+    seen_by_curious(fed, round_seconds=1.0)
+    assert len(coins_of(fed, SLOW)) == 20
+    assert len(fed.grid.sent("enrol")) == 3
+    assert {report.available for report in fed.reports} == {3}
+
+
+def test_on_a_clock_a_question_ends_when_its_answers_do(federation: Make) -> None:
+    """Who fetched it later would be too late for the next invitation as well."""
+    fed = federation(Mode.LOCAL_ONLY, rounds=3)
+    lives: set[float] = set()
+
+    def note(message: Message) -> None:
+        if kind_of(message) == "gradient":
+            lives.add(message.metadata.ttl)
+
+    fed.grid.before_push = note
+    fed.run(round_seconds=1.0)
+    assert lives == {0.8}
 
 
 def test_a_server_that_is_not_ready_leaves_out_whole_slots(
