@@ -15,7 +15,7 @@ from coinflower.accounting.composition.calibration import Split, splits_for_batc
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.privacy import SCHEME_HELP, warn_of_scheme
 from coinflower.deploy.terminal import say
-from coinflower.protocol.modes import Mode, parse_mode
+from coinflower.protocol.modes import PRIVATE_MODES, Mode, parse_mode
 from coinflower.protocol.planner import (
     ACCURACY,
     PRIVACY,
@@ -91,7 +91,7 @@ def plan(
         delta=wishes.delta,
         rounds=wishes.rounds,
         largest_p=wishes.largest_p,
-        **({"count": 1} if wishes.mode is Mode.LOCAL_ONLY else {}),
+        **({"count": 1} if not wishes.mode.flips_coins else {}),
     )
     warn_of_scheme(kind)
     # Noise that another analysis chose may be too little for what the mode is charged.
@@ -124,9 +124,10 @@ def _ask_for_missing(given: dict[str, Any]) -> dict[str, Any]:
     ask("clients", "How many clients", 10, lambda text: _count("clients", text))
     ask("d", "How many samples has the largest client", 500, lambda text: _count("samples", text))
     ask("rounds", "How many rounds", 100, lambda text: _count("rounds", text))
-    question = "Who adds noise: trusted, covered (the server), untrusted, quiet, local-only"
+    modes = "; ".join(f"{each} ({each.facts.noise})" for each in PRIVATE_MODES)
+    question = f"Who adds noise: {modes}"
     ask("mode", question, "trusted", _private_mode)
-    if found["mode"] is Mode.LOCAL_ONLY and found["largest_p"] is None:
+    if not found["mode"].flips_coins and found["largest_p"] is None:
         found["largest_p"] = 1.0
     question = "In which share of rounds can a client take part at most (0.5 is every other)"
     ask("largest_p", question, 0.5, lambda text: _share("the share", text))

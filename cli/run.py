@@ -88,9 +88,9 @@ def run(
     from coinflower.report.run import report_local_run
 
     chosen = parse_mode(mode)
-    if chosen is Mode.NONE and not no_privacy and resume is None:
+    if not chosen.is_private and not no_privacy and resume is None:
         raise ValueError("Mode none protects nothing; say --no-privacy to run it all the same.")
-    if chosen is Mode.NONE and resume is None:
+    if not chosen.is_private and resume is None:
         _refuse_limits_without_privacy(sigma=sigma, epsilon=epsilon, delta=delta)
     kinds = {NodeKind.PROCESSES: processes, NodeKind.STOCK: stock_nodes, NodeKind.SIMULATED: ray}
     wanted = [kind for kind, asked in kinds.items() if asked] or [NodeKind.THREADS]
@@ -110,7 +110,7 @@ def run(
             how=partition,
             alpha=alpha,
             mode=chosen,
-            p=p if p is not None else 1.0 if chosen is Mode.LOCAL_ONLY else 0.5,
+            p=chosen.usual_p if p is None else p,
             q=q,
             clip_norm=clip_norm,
             sigma=sigma,

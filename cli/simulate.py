@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from coinflower.cli.output import JsonFlag, number, print_json
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
+from coinflower.protocol.modes import Mode
 
 
 def simulate(
@@ -35,7 +36,7 @@ def simulate(
     sigma: Annotated[float | None, typer.Option(help="Noise multiplier, instead.")] = None,
     noise: Annotated[
         str,
-        typer.Option(help="Who adds noise: trusted, untrusted, quiet, local-only, central, none."),
+        typer.Option(help=f"Who adds noise: {', '.join(Mode)}, or central."),
     ] = "trusted",
     partition: Annotated[
         str, typer.Option(help="How data is shared out: equal, writer, dirichlet.")

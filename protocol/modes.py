@@ -111,6 +111,16 @@ class Mode(StrEnum):
         return self.facts.flips_coins
 
     @property
+    def hides_coins(self) -> bool:
+        """Whether the figures count on nobody but the trusted seeing who takes part."""
+        return self.facts.scheme is Certified
+
+    @property
+    def shows_coins(self) -> bool:
+        """Whether everybody may see who takes part, and rounds are charged so."""
+        return self.facts.scheme is WeakClientSampling
+
+    @property
     def usual_p(self) -> float:
         """The participation probability of whoever does not choose one."""
         return 0.5 if self.flips_coins else 1.0
@@ -160,7 +170,7 @@ _FACTS = {
         label="the server is trusted and adds the noise; this client always answers",
         choose_if="as `trusted`, and nobody listening on your network may see when you take "
         "part: your client answers in every round",
-        noise="the server, once",
+        noise="the server, once; whoever sits out sends zeros",
         against=f"{_READERS}, and everybody listening on the network; but not the server, "
         "which is trusted with every sum and every coin",
         against_readers="yes",
@@ -179,7 +189,7 @@ _FACTS = {
         label="this client adds noise to everything it sends and always answers",
         choose_if="you trust nobody: your client adds the noise itself, and answers in every "
         "round so that nobody sees the coin",
-        noise="every client, to every message",
+        noise="every client, to every message; whoever sits out sends noise alone",
         against="everybody, the server included: each client adds the noise itself and answers "
         "in every round, so nobody sees who took part",
         against_readers="yes",

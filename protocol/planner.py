@@ -69,9 +69,9 @@ class Wishes:
         validation.require_probability("largest p", self.largest_p)
         if not self.mode.is_private:
             raise ValueError("mode = 'none' protects nothing, so there is nothing to plan.")
-        if self.mode is Mode.LOCAL_ONLY and self.largest_p != 1:
+        if not self.mode.flips_coins and self.largest_p != 1:
             raise ValueError(
-                f"largest p = {self.largest_p} must be 1 in mode local-only: everybody takes part."
+                f"largest p = {self.largest_p} must be 1 in mode {self.mode}: everybody takes part."
             )
 
     @property
@@ -109,11 +109,11 @@ class Proposal:
     @property
     def noise_share(self) -> float:
         """Noise on each coordinate of the mean gradient, whose length is at most the clip norm."""
-        copies = {
-            Mode.UNTRUSTED: float(self.wishes.clients),
-            Mode.QUIET: max(1.0, self.terms.p * self.wishes.clients),
-        }.get(self.terms.mode, 1.0)
-        return self.terms.noise_multiplier * math.sqrt(copies) / self.batch
+        clients = self.wishes.clients
+        noises = self.terms.mode.noises_in_sum(
+            asked=clients, took_part=max(1.0, self.terms.p * clients)
+        )
+        return self.terms.noise_multiplier * math.sqrt(noises) / self.batch
 
     @property
     def settings(self) -> str:

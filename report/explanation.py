@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling, WeakClientSampling
 from coinflower.accounting.ledger.entries import Budget, Tally
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.ledger.stops import name_of
 from coinflower.accounting.rounding import rounded_down, rounded_up
+from coinflower.protocol.modes import PRIVATE_MODES
 from coinflower.report.guarantee import (
-    NETWORK,
     OTHER_USES,
     detection_rate,
     group_loss,
@@ -23,21 +23,6 @@ GROUPS = (2, 5, 10)
 FALSE_ALARMS = 0.01
 # Beyond this, "protected" would be a lie.
 _WEAK_CHANCE = 0.95
-
-_AGAINST = {
-    Certified.name: (
-        "In modes trusted and covered it holds against everybody but the server, which is trusted "
-        "with the sums and the coins; in mode untrusted, against everybody, the server included."
-    ),
-    WeakClientSampling.name: (
-        "In mode quiet it holds against everybody, the server included, even if they see who takes "
-        "part."
-    ),
-    OnlyLocalSampling.name: (
-        "In mode local-only it holds against everybody but the server, which is trusted with the "
-        "sums."
-    ),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,17 +165,24 @@ def _meaning(told: Explanation) -> list[str]:
 
 def _against(told: Explanation) -> list[str]:
     names = {tally.terms.name: tally.terms for tally in told.tallies if tally.charged}
-    sentences = []
+    sentences, possible = [], [mode for mode in PRIVATE_MODES if mode.charged_as in names]
     for name, terms in sorted(names.items()):
         keys = [
-            tally.experiment.partition("#")[0]
+            name_of(tally.experiment)
             for tally in told.tallies
             if tally.charged and tally.terms.name == name
         ]
-        sentences.append(f"{', '.join(keys)}: charged as {name} ({terms.title}). {_AGAINST[name]}")
-    if Certified.name in names:
-        sentences.append(f"{NETWORK} (This concerns mode trusted.)")
-    return sentences
+        modes = [
+            f"in mode {mode}, {mode.facts.against}" for mode in possible if mode.charged_as == name
+        ]
+        sentences.append(
+            f"{', '.join(keys)}: charged as {name} ({terms.title}). It protects against these: "
+            f"{'. Or '.join(modes)}."
+        )
+    return [
+        *sentences,
+        *(f"In mode {mode}: {mode.facts.caveat}" for mode in possible if mode.facts.caveat),
+    ]
 
 
 def _unit(told: Explanation) -> list[str]:

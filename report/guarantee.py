@@ -18,42 +18,16 @@ from coinflower.protocol.modes import Mode
 
 UNIT = "one sample: the promise compares data with it to the same data without it"
 
-AGAINST = {
-    Mode.TRUSTED: (
-        "everybody who sees the model, during training and after, other clients included; "
-        "but not the server, which is trusted with every sum and every coin"
-    ),
-    Mode.COVERED: (
-        "everybody who sees the model, during training and after, other clients included, and who "
-        "listens on the network; but not the server, which is trusted with every sum and every coin"
-    ),
-    Mode.UNTRUSTED: (
-        "everybody, the server included: each client adds the noise itself and answers "
-        "in every round, so nobody sees who took part"
-    ),
-    Mode.QUIET: (
-        "everybody, the server included: each client adds the noise itself; "
-        "who takes part may be seen, and is charged as seen"
-    ),
-    Mode.LOCAL_ONLY: (
-        "everybody who sees the model, during training and after, other clients included; "
-        "but not the server, which is trusted with every sum"
-    ),
-}
-
 ANALYSES = {
     Certified.name: "a proved upper bound for random participation with secret coins",
     WeakClientSampling.name: "random participation that everybody may see, exact for one round",
     OnlyLocalSampling.name: "the sampling of each client alone, exact for one round",
 }
 
-NETWORK = (
-    "Who watches a client's network connection may see when it takes part. The figure for secret "
-    "coins does not hold against them; the one for visible participation (scheme wcs) does."
-)
 THIS_PAGE = (
-    "This page tells who took part when, or how many. The figure for secret coins protects against "
-    "those who see the model, not against readers of this page: keep it as safe as the ledgers."
+    "This page shows who took part and when, or how many did. The figure for secret coins protects "
+    "against those who see the model, not against readers of this page: keep it as safe as the "
+    "ledgers."
 )
 SEVERAL_SAMPLES = (
     "A person with several samples in the data is protected less: k samples together lose up to "
@@ -90,7 +64,7 @@ def statements(
             question="Who is protected",
             answer="every sample of every client that held to its policy, whatever others do",
         ),
-        Statement(question="Against whom", answer=AGAINST[mode]),
+        Statement(question="Against whom", answer=mode.facts.against),
         Statement(question="For what unit", answer=UNIT),
         Statement(
             question="At what ε and δ",

@@ -104,11 +104,10 @@ def percent(share: float | None) -> str:
 
 def describe_terms(terms: Terms) -> list[Statement]:
     """Return the public terms, line by line."""
-    scheme = terms.mode.scheme
     lines = [
         ("experiment", terms.experiment),
         ("model", f"{terms.model}, {terms.classes} classes"),
-        ("mode", f"{terms.mode}, charged as {scheme.name if scheme else 'nothing'}"),
+        ("mode", f"{terms.mode}: {terms.mode.facts.label}; charged as {terms.mode.charged_as}"),
         ("participation probability p", f"{terms.p:g}"),
         ("sampling rate q", f"{terms.q:g}"),
         ("clip norm C", f"{terms.clip_norm:g}"),

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coinflower.accounting.analyses.schemes import Certified
 from coinflower.accounting.rounding import rounded_up
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.protocol.modes import Mode
@@ -14,9 +13,7 @@ from coinflower.protocol.terms import Terms
 from coinflower.report.charts import Point
 from coinflower.report.clients import ClientRecord, client_line, epsilon_figure, read_client
 from coinflower.report.guarantee import (
-    AGAINST,
     ANALYSES,
-    NETWORK,
     OTHER_USES,
     SEVERAL_SAMPLES,
     THIS_PAGE,
@@ -115,10 +112,9 @@ def caveats(mode: Mode) -> list[str]:
     """Return what the guarantee of a mode leaves out."""
     if not mode.is_private:
         return []
-    secret = mode.scheme is Certified
     return [
-        *[NETWORK] * (mode is Mode.TRUSTED),
-        *[THIS_PAGE] * secret,
+        *[mode.facts.caveat] * bool(mode.facts.caveat),
+        *[THIS_PAGE] * mode.hides_coins,
         SEVERAL_SAMPLES,
         OTHER_USES,
     ]
@@ -203,7 +199,7 @@ def _public_guarantee(terms: Terms) -> list[Statement]:
             question="Who is protected",
             answer="every sample of every client that held to its policy, whatever others do",
         ),
-        Statement(question="Against whom", answer=AGAINST[terms.mode]),
+        Statement(question="Against whom", answer=terms.mode.facts.against),
         Statement(question="For what unit", answer=UNIT),
         Statement(
             question="At what ε and δ",

@@ -25,8 +25,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from coinflower.experiments.simulator.peak_memory import keep_freed_memory
 from coinflower.experiments.simulator.scenarios import MEAN_BATCH, SETTINGS, synthetic_data
 from coinflower.experiments.simulator.simulation import generator_of
-from coinflower.experiments.simulator.simulator import NoiseModel, Scenario, Simulator
+from coinflower.experiments.simulator.simulator import Scenario, Simulator
 from coinflower.learning import Dataset, SecureRandom, build_model, to_tensor
+from coinflower.protocol.modes import Mode
 from tools.compare_simulators import measure, watch
 
 LEAST_SPEEDUP_OVER_OPACUS = 4.0
@@ -146,7 +147,7 @@ def _simulator(data: Dataset, clients: int) -> Simulator:
             q=SETTING.q,
             clip_norm=CLIP_NORM,
             noise_multiplier=SIGMA,
-            noise_model=NoiseModel.TRUSTED,
+            noise=Mode.TRUSTED,
             learning_rate=RATE,
             momentum=MOMENTUM,
         ),

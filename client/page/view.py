@@ -21,15 +21,6 @@ from coinflower.protocol.policy import Policy
 if TYPE_CHECKING:  # takes torch along, which a page without a client does without
     from coinflower.client.participant import Participant
 
-_MODES = {
-    Mode.TRUSTED: "the server is trusted and adds the noise",
-    Mode.COVERED: "the server is trusted and adds the noise; this client always answers",
-    Mode.UNTRUSTED: "this client adds noise to everything it sends and always answers",
-    Mode.QUIET: "this client adds noise and speaks only when it takes part",
-    Mode.LOCAL_ONLY: "everybody always takes part and the server adds the noise",
-    Mode.NONE: "NO PRIVACY: nothing is protected and nothing is charged",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
@@ -78,6 +69,7 @@ def render(subject: Subject, reading: LedgerReading, form_key: str) -> str:
         "joined": subject.joined(),
         "policy_rows": [] if subject.policy is None else _policy_rows(subject.policy),
         "path": subject.reader.path,
+        "server_proof": [mode for mode in Mode if mode.client_adds_noise],
     }
     if reading.snapshot is not None:
         values.update(_snapshot_values(subject, reading))
@@ -103,7 +95,7 @@ def _snapshot_values(subject: Subject, reading: LedgerReading) -> dict[str, Any]
             for account in reversed(snapshot.accounts)
         ],
         "terms": terms,
-        "mode": _MODES[terms.mode] if terms else "",
+        "mode": terms.mode.facts.label if terms else "",
         "most_rounds": MOST_ROUNDS,
         "leavable": [{"name": name, "id": _mark(name)} for name in subject.may_leave(reading)],
         "insecure": any(not account.secure for account in snapshot.accounts),

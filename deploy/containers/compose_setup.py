@@ -40,7 +40,6 @@ from coinflower.deploy.keys.keys import (
 from coinflower.deploy.machines.node_registry import FOLDER as NODES
 from coinflower.deploy.machines.node_registry import Registry
 from coinflower.deploy.terminal import complain, say
-from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from coinflower.server.settings import load_settings, save_settings
 
@@ -217,7 +216,7 @@ def _make_federation(options: Options, place: Place) -> list[str]:
         how="equal",
         alpha=0.5,
         mode=options.mode,
-        p=1.0 if options.mode is Mode.LOCAL_ONLY else 0.5,
+        p=options.mode.usual_p,
         q=0.2,
         clip_norm=1.0,
         sigma=None,

@@ -15,7 +15,7 @@ from coinflower.experiments.audit.faults import planted
 from coinflower.experiments.audit.one_run import Training, audit_training
 from coinflower.experiments.audit.settings import ANGLES, Setting
 from coinflower.experiments.audit.trials import Job, Outputs, run_job
-from coinflower.protocol.modes import Mode
+from coinflower.protocol.modes import PRIVATE_MODES, Mode
 
 FALSE_ALARM = 1e-3
 """Probability that an audit of sound code refutes any claim at all."""
@@ -50,13 +50,12 @@ def standard_plan(*, full: bool) -> Plan:
         Setting(
             mode=mode,
             geometry=geometry,
-            p=1.0 if mode is Mode.LOCAL_ONLY else 0.5,
+            p=mode.usual_p,
             # A trusting client's rounds come with either coin, the others' are chosen.
-            rounds=times * (300 if mode in (Mode.TRUSTED, Mode.COVERED) else 150),
+            rounds=times * (300 if mode.server_adds_noise and mode.flips_coins else 150),
             flips=times * 4000,
         )
-        for mode in Mode
-        if mode.is_private
+        for mode in PRIVATE_MODES
         for geometry in ANGLES
     ]
     settings += [rare_participation(times=times), single_client(times=times), twin()]
@@ -64,8 +63,7 @@ def standard_plan(*, full: bool) -> Plan:
     # Little noise shows what one training can prove at all, much noise makes a claim worth proving.
     trainings = [
         Training(mode=mode, rounds=rounds, noise_multiplier=noise)
-        for mode in Mode
-        if mode.is_private
+        for mode in PRIVATE_MODES
         for rounds, noise in ((24, 2.0), (60, 10.0))
     ]
     return Plan(settings=tuple(settings), trainings=tuple(trainings))

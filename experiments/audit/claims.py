@@ -16,7 +16,6 @@ from coinflower.experiments.audit.settings import (
     paper_scheme,
 )
 from coinflower.experiments.audit.trials import Outputs
-from coinflower.protocol.modes import Mode
 
 Score = Callable[[Array], Array]
 
@@ -204,7 +203,7 @@ def _scores(setting: Setting) -> Iterator[Score]:
 def _scored(setting: Setting, score: Score, outputs: Outputs, parity: int) -> tuple[Array, Array]:
     """Return the scores of heads and tails in rounds of one parity; silence counts as 0."""
     heads = score(outputs.heads[parity::2].reshape(-1, 2))
-    if setting.mode is Mode.QUIET:
+    if setting.mode.shows_coins:
         return heads, np.zeros(len(heads))
     return heads, score(outputs.tails[parity::2].reshape(-1, 2))
 

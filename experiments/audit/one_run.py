@@ -65,7 +65,7 @@ class Training:
     @property
     def terms(self) -> Terms:
         """The terms of the training."""
-        p, q = (1.0 if self.mode is Mode.LOCAL_ONLY else 0.5), 0.5
+        p, q = self.mode.usual_p, 0.5
         return Terms(
             experiment="audit",
             mode=self.mode,

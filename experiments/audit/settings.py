@@ -149,10 +149,10 @@ def paper_scheme(setting: Setting) -> Scheme:
 def log_likelihood_ratio(setting: Setting, points: Array) -> Array:
     """Return log P/Q at points (n x 2) that may come from either coin.
 
-    P and Q are the pair of docs/mathematics.md, "The mechanism". In mode quiet the coin is seen,
-    and the points are those of participating rounds.
+    P and Q are the pair of docs/mathematics.md, "The mechanism". Where the coin is seen
+    the points are those of participating rounds.
     """
-    p = 1.0 if setting.mode is Mode.QUIET else setting.p
+    p = 1.0 if setting.mode.shows_coins else setting.p
     counts: Array = np.arange(setting.d + 1.0)
     mass = stats.binom.pmf(counts, setting.d, setting.q)
 

@@ -9,8 +9,9 @@ from coinflower.accounting import validation
 from coinflower.accounting.analyses.names import SCHEMES
 from coinflower.experiments.simulator.scenarios import SETTINGS, analysis_of
 from coinflower.experiments.simulator.simulation import STATE
-from coinflower.experiments.simulator.simulator import NoiseModel
+from coinflower.experiments.simulator.simulator import NOISES, parse_noise
 from coinflower.learning.data.partitions import HOW
+from coinflower.protocol.modes import Mode
 
 NO_SCHEME = "none"
 
@@ -53,7 +54,7 @@ class Request:
     total_epsilon: float | None = None
     delta: float = 1e-5
     sigma: float | None = None
-    noise: str = NoiseModel.TRUSTED
+    noise: str = Mode.TRUSTED
     partition: str = "equal"
     clients: int | None = None
     p: float | None = None
@@ -73,7 +74,7 @@ class Request:
     def __post_init__(self) -> None:
         """Check what can be checked before any data is read."""
         require_one_of("scenario", self.scenario, list(SETTINGS))
-        require_one_of("noise", self.noise, list(NoiseModel))
+        require_one_of("noise", self.noise, list(NOISES))
         require_one_of("partition", self.partition, list(HOW))
         if self.scheme is not None:
             require_one_of("scheme", self.scheme, [*SCHEMES, NO_SCHEME])
@@ -107,7 +108,7 @@ class Request:
 
     def _refuse_contradictions(self) -> None:
         """Refuse noise that is asked for and forbidden at once."""
-        if self.noise == NoiseModel.NONE and self.scheme not in (None, NO_SCHEME):
+        if self.noise == Mode.NONE and self.scheme not in (None, NO_SCHEME):
             raise ValueError(
                 f"noise = 'none' adds no noise, but scheme = {self.scheme!r} would choose some; "
                 "leave out one of them."
@@ -116,7 +117,7 @@ class Request:
             return
         for field, value in {"sigma": self.sigma, "total epsilon": self.total_epsilon}.items():
             if value is not None:
-                none = "noise" if self.noise == NoiseModel.NONE else "scheme"
+                none = "noise" if self.noise == Mode.NONE else "scheme"
                 raise ValueError(
                     f"{none} = 'none' adds no noise, but {field} = {value:g} asks for some; leave "
                     "out one of them."
@@ -127,7 +128,7 @@ class Request:
         """Name of the analysis that chooses the noise."""
         if self.scheme is not None:
             return self.scheme
-        analysis = analysis_of(NoiseModel(self.noise))
+        analysis = analysis_of(parse_noise(self.noise))
         return NO_SCHEME if analysis is None else analysis.name
 
 

@@ -12,7 +12,7 @@ from coinflower.accounting.analyses.schemes import CentralShuffling, Scheme
 from coinflower.accounting.composition.calibration import CalibrationError, least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.rounding import rounded_up
-from coinflower.experiments.simulator.simulator import NoiseModel
+from coinflower.experiments.simulator.simulator import CENTRAL, Noise
 from coinflower.learning import Dataset, load_data, partition
 from coinflower.protocol.modes import Mode
 
@@ -103,7 +103,7 @@ def federate(
     *,
     how: str = "equal",
     clients: int | None = None,
-    noise: NoiseModel = NoiseModel.TRUSTED,
+    noise: Noise = Mode.TRUSTED,
     p: float | None = None,
     q: float | None = None,
     seed: int = 0,
@@ -112,7 +112,7 @@ def federate(
 
     With other clients than the paper's, q and the mean batch stay the paper's and p is fitted;
     where that would need p > 1, p stays the paper's and q is fitted; where that would need q > 1,
-    everybody takes part and q is fitted to that. In ``local-only`` p is 1 and q is fitted.
+    everybody takes part and q is fitted to that. In a mode without coins p is 1 and q is fitted.
 
     Args:
         setting: The paper's.
@@ -131,7 +131,7 @@ def federate(
     sizes = np.array([len(part) for part in parts], dtype=np.int64)
     share = MEAN_BATCH / int(sizes.sum())
     fitted_p, fitted_q = setting.p, setting.q
-    if noise is NoiseModel.LOCAL_ONLY:
+    if noise != CENTRAL and not noise.flips_coins:
         fitted_p, fitted_q = 1.0, min(1.0, share)
     elif p is None and sizes.sum() != setting.clients * setting.d:
         fitted_p, fitted_q = _fitted(setting, share) if q is None else (min(1.0, share / q), q)
@@ -173,9 +173,9 @@ def _shares(
     return list(order.reshape(count, setting.d))
 
 
-def analysis_of(noise: NoiseModel) -> type[Scheme] | None:
+def analysis_of(noise: Noise) -> type[Scheme] | None:
     """Return the analysis that bounds what an iteration costs; None where nothing is protected."""
-    return CentralShuffling if noise is NoiseModel.CENTRAL else Mode(noise).scheme
+    return CentralShuffling if noise == CENTRAL else noise.scheme
 
 
 def calibrated_sigma(
@@ -218,7 +218,7 @@ def calibrated_sigma(
 
 
 def upper_epsilon(
-    federation: Federation, noise: NoiseModel, sigma: float, iterations: int, delta: float
+    federation: Federation, noise: Noise, sigma: float, iterations: int, delta: float
 ) -> float | None:
     """Return what the iterations cost any client at most, whoever chose the noise.
 

@@ -14,7 +14,7 @@ from coinflower.experiments.simulator.scenarios import (
     analysis_of,
     upper_epsilon,
 )
-from coinflower.experiments.simulator.simulator import NoiseModel
+from coinflower.experiments.simulator.simulator import CENTRAL, parse_noise
 
 
 def notes_on(request: Request, federation: Federation) -> Iterator[str]:
@@ -45,7 +45,7 @@ def excess_over(
     request: Request, federation: Federation, sigma: float, iterations: int, total: float | None
 ) -> str | None:
     """Return how far iterations exceed a stated total, as half a sentence; None if they do not."""
-    costs = upper_epsilon(federation, NoiseModel(request.noise), sigma, iterations, request.delta)
+    costs = upper_epsilon(federation, parse_noise(request.noise), sigma, iterations, request.delta)
     if total is None or costs is None or costs <= total:
         return None
     return (
@@ -55,7 +55,7 @@ def excess_over(
 
 
 def _analysis(request: Request) -> object:
-    return analysis_of(NoiseModel(request.noise))
+    return analysis_of(parse_noise(request.noise))
 
 
 def _changes(request: Request, federation: Federation) -> Iterator[str]:
@@ -66,8 +66,9 @@ def _changes(request: Request, federation: Federation) -> Iterator[str]:
         yield f"{clients:,} clients instead of {paper.clients:,}, {why}"
     if federation.p != paper.p:
         why = fitted if request.p is None else "as asked for"
-        if request.p is None and request.noise == NoiseModel.LOCAL_ONLY:
-            why = "for everybody takes part"
+        noise = parse_noise(request.noise)
+        if request.p is None and noise != CENTRAL and not noise.flips_coins:
+            why = "because everybody takes part"
         yield f"p = {federation.p:.4g} instead of {paper.p:g}, {why}"
     if federation.q != paper.q:
         why = fitted if request.q is None else "as asked for"

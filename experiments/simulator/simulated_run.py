@@ -39,7 +39,7 @@ from coinflower.experiments.simulator.simulation import (
     simulate,
     sources_of,
 )
-from coinflower.experiments.simulator.simulator import NoiseModel, Scenario, Simulator
+from coinflower.experiments.simulator.simulator import Scenario, Simulator, parse_noise
 from coinflower.learning import Dataset, evaluate, load_parameters, model_for
 from coinflower.server.checkpoint import write_atomically
 
@@ -63,7 +63,7 @@ def run_request(
         progress: Called after every iteration.
         stopped: Asked before every iteration.
     """
-    paper, noise = SETTINGS[request.scenario], NoiseModel(request.noise)
+    paper, noise = SETTINGS[request.scenario], parse_noise(request.noise)
     if data is None:
         data = load_training_data(
             request.data, paper, split=request.split, download=request.download
@@ -104,7 +104,7 @@ def run_request(
             q=federation.q,
             clip_norm=request.clip_norm,
             noise_multiplier=sigma,
-            noise_model=noise,
+            noise=noise,
             learning_rate=rate,
             momentum=request.momentum,
             availability=request.availability,
@@ -154,7 +154,7 @@ def federation_of(request: Request, data: Dataset) -> Federation:
         data,
         how=request.partition,
         clients=request.clients,
-        noise=NoiseModel(request.noise),
+        noise=parse_noise(request.noise),
         p=request.p,
         q=request.q,
         seed=request.seed or 0,
@@ -217,7 +217,7 @@ def _digest(*arrays: npt.NDArray[Any]) -> str:
 def _figures(
     request: Request, federation: Federation, sigma: float, rate: float, curve: Curve
 ) -> dict[str, Any]:
-    noise = NoiseModel(request.noise)
+    noise = parse_noise(request.noise)
     analysis = analysis_of(noise)
     return {
         "scenario": request.scenario,

@@ -8,8 +8,7 @@ then who they are, then how many of their rows are sampled, then which.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,26 +28,22 @@ from coinflower.learning import (
     sgd_step,
     to_tensor,
 )
+from coinflower.protocol.modes import Mode, parse_mode
 
 Rows = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
 
 
-class NoiseModel(StrEnum):
-    """Who adds noise, hence how much of it the sum carries."""
+CENTRAL: Literal["central"] = "central"
+"""No mode of a federation: all data in one place, sampled at rate p·q; one noise of σ·C."""
 
-    TRUSTED = "trusted"
-    """One noise of σ·C, added by the server."""
-    UNTRUSTED = "untrusted"
-    """Every available client adds its own: the sum's variance is N_t·(σ·C)²."""
-    QUIET = "quiet"
-    """Every participant adds its own: the sum's variance is (participants)·(σ·C)²."""
-    LOCAL_ONLY = "local-only"
-    """Everybody always takes part (p = 1); one noise of σ·C."""
-    CENTRAL = "central"
-    """All data in one place, sampled at rate p·q; one noise of σ·C."""
-    NONE = "none"
-    """No noise."""
+Noise = Mode | Literal["central"]
+NOISES = (*Mode, CENTRAL)
+
+
+def parse_noise(text: str) -> Noise:
+    """Return who adds noise, by name."""
+    return CENTRAL if text == CENTRAL else parse_mode(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +56,7 @@ class Scenario:
         q: Sampling rate.
         clip_norm: Bound on each sample's gradient.
         noise_multiplier: Noise over clip norm.
-        noise_model: Who adds it.
+        noise: Who adds it: a mode, or all data in one place.
         learning_rate: Step size.
         momentum: Momentum.
         availability: Probability that a client is there at all in an iteration.
@@ -72,7 +67,7 @@ class Scenario:
     q: float
     clip_norm: float
     noise_multiplier: float
-    noise_model: NoiseModel
+    noise: Noise
     learning_rate: float
     momentum: float
     availability: float = 1.0
@@ -171,7 +166,7 @@ class Simulator:
         """Flip all coins and sample all rows of an iteration."""
         scenario = self._scenario
         clients = len(scenario.sizes)
-        if scenario.noise_model is NoiseModel.CENTRAL:
+        if scenario.noise == CENTRAL:
             total = int(self._ends[-1])
             rows = self._some_of(total, scenario.p * scenario.q)
             return Draw(rows=rows, participants=1, available=clients, available_size=total)
@@ -212,8 +207,9 @@ class Simulator:
 
     def _noise_std(self, draw: Draw) -> float:
         scenario = self._scenario
-        if scenario.noise_model is NoiseModel.NONE or scenario.noise_multiplier == 0:
-            return 0.0
-        one = scenario.noise_multiplier * scenario.clip_norm
-        copies = {NoiseModel.UNTRUSTED: draw.available, NoiseModel.QUIET: draw.participants}
-        return one * float(np.sqrt(copies.get(scenario.noise_model, 1)))
+        noises = 1.0
+        if scenario.noise != CENTRAL:
+            noises = scenario.noise.noises_in_sum(asked=draw.available, took_part=draw.participants)
+        if noises == 0 or scenario.noise_multiplier == 0:
+            return 0.0  # the clip norm may be infinite
+        return scenario.noise_multiplier * scenario.clip_norm * float(np.sqrt(noises))

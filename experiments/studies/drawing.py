@@ -12,9 +12,10 @@ from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.plots import new_axes, save
 from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.request import NO_SCHEME
-from coinflower.experiments.simulator.simulator import NoiseModel
+from coinflower.experiments.simulator.simulator import Noise
 from coinflower.experiments.studies.studies import Question, Study
 from coinflower.experiments.studies.trainings import Outcome
+from coinflower.protocol.modes import Mode
 
 # In the order of drawing: the paper's noise comes last and open, since it may lie upon another.
 _LOOKS: dict[str, dict[str, Any]] = {
@@ -26,9 +27,9 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "paper": {"color": "C1", "linestyle": ":", "marker": "s", "markerfacecolor": "none"},
 }
 _SIZES = {"paper": 9}
-_NOISES: dict[NoiseModel, dict[str, Any]] = {
-    NoiseModel.TRUSTED: {"linestyle": "-"},
-    NoiseModel.UNTRUSTED: {"linestyle": "--", "markerfacecolor": "none"},
+_NOISES: dict[Noise, dict[str, Any]] = {
+    Mode.TRUSTED: {"linestyle": "-"},
+    Mode.UNTRUSTED: {"linestyle": "--", "markerfacecolor": "none"},
 }
 _MARKERS = "os^Dv"
 _FEW_DECADES = 1e3

@@ -8,12 +8,12 @@ from pathlib import Path
 from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.request import NO_SCHEME
 from coinflower.experiments.simulator.scenarios import PER_ITERATION, SETTINGS
-from coinflower.experiments.simulator.simulator import NoiseModel
 from coinflower.experiments.studies.drawing import draw
 from coinflower.experiments.studies.studies import Question, Study
 from coinflower.experiments.studies.tables import write_tables
 from coinflower.experiments.studies.trainings import Outcome
 from coinflower.learning import Dataset
+from coinflower.protocol.modes import Mode
 
 EMNIST_BYCLASS = 697_932
 """Training images of the split that the paper uses."""
@@ -180,12 +180,12 @@ def _their_claim(theirs: Outcome, ours: Outcome) -> str:
 
 def _price_sentences(outcomes: list[Outcome]) -> Iterator[str]:
     for trusted in outcomes:
-        if trusted.case.noise is not NoiseModel.TRUSTED:
+        if trusted.case.noise is not Mode.TRUSTED:
             continue
         (other,) = (
             each
             for each in outcomes
-            if each.case.noise is NoiseModel.UNTRUSTED
+            if each.case.noise is Mode.UNTRUSTED
             and (each.clients, each.case.epsilon) == (trusted.clients, trusted.case.epsilon)
         )
         yield (

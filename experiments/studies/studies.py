@@ -13,7 +13,8 @@ from coinflower.accounting.analyses.names import SCHEMES
 from coinflower.accounting.analyses.schemes import CentralShuffling
 from coinflower.experiments.simulator.request import NO_SCHEME, Request, require_one_of
 from coinflower.experiments.simulator.scenarios import SETTINGS
-from coinflower.experiments.simulator.simulator import NoiseModel
+from coinflower.experiments.simulator.simulator import Noise
+from coinflower.protocol.modes import Mode
 
 COMPARED = (NO_SCHEME, "cs", "paper", "certified", "wcs", "ols")
 """Without privacy, the ideal, the paper's noise, and the analyses that hold."""
@@ -110,7 +111,7 @@ class Study:
                 Case(scheme=NO_SCHEME),
                 *(Case(scheme=name, epsilon=value) for value in self.epsilons for name in private),
             ]
-        models = (NoiseModel.TRUSTED, NoiseModel.UNTRUSTED)
+        models = (Mode.TRUSTED, Mode.UNTRUSTED)
         return [
             Case(scheme="certified", epsilon=value, noise=noise, clients=count)
             for value in self.epsilons
@@ -161,13 +162,13 @@ class Case:
 
     scheme: str
     epsilon: float | None = None
-    noise: NoiseModel = NoiseModel.TRUSTED
+    noise: Noise = Mode.TRUSTED
     clients: int | None = None
 
     @property
     def title(self) -> str:
         """What the curve is called."""
-        if self.noise is not NoiseModel.TRUSTED or self.clients is not None:
+        if self.noise is not Mode.TRUSTED or self.clients is not None:
             return f"{self.noise} server"
         if self.scheme == NO_SCHEME:
             return "no privacy"

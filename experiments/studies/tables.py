@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-from coinflower.experiments.simulator.simulator import NoiseModel
+from coinflower.experiments.simulator.simulator import parse_noise
 from coinflower.experiments.studies.drawing import spent
 from coinflower.experiments.studies.studies import Case, Question, Study
 from coinflower.experiments.studies.trainings import Outcome
@@ -45,7 +45,7 @@ def _outcome(question: Question, row: Row, curves: list[Row], rates: list[Row]) 
         case=Case(
             scheme=row["scheme"],
             epsilon=_maybe(row["budget_epsilon"]),
-            noise=NoiseModel(row["noise"]),
+            noise=parse_noise(row["noise"]),
             clients=clients if question is Question.UNTRUSTED_PRICE else None,
         ),
         learning_rate=float(row["learning_rate"]),

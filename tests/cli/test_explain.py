@@ -75,7 +75,7 @@ def test_it_says_what_is_protected_and_what_is_not(ledger):
     charge(ledger, "heart#ab", COST, 1)
     text = told(ledger.path)
     for words in (
-        "against everybody but the server",
+        "but not the server",
         "A patient with several samples is protected less",
         "What it does not mean",
         "Training that passed the ledger by",

@@ -20,8 +20,9 @@ from coinflower.experiments.simulator.scenarios import (
     federate,
     upper_epsilon,
 )
-from coinflower.experiments.simulator.simulator import NoiseModel
+from coinflower.experiments.simulator.simulator import CENTRAL
 from coinflower.learning import Dataset
+from coinflower.protocol.modes import Mode
 
 MANY, FEW = SETTINGS["many-small"], SETTINGS["few-large"]
 
@@ -76,7 +77,7 @@ def test_q_stays_the_papers_beside_a_given_p():
 
 
 def test_in_local_only_everybody_takes_part():
-    everybody = federate(MANY, data(60_000), noise=NoiseModel.LOCAL_ONLY)
+    everybody = federate(MANY, data(60_000), noise=Mode.LOCAL_ONLY)
     assert everybody.p == 1
     assert everybody.mean_batch == pytest.approx(70)
 
@@ -98,20 +99,21 @@ def test_the_papers_noise_costs_more_than_it_claims():
     full = federation([30] * 10, p=0.001)
     sigma = calibrated_sigma(full, AsPlotted, epsilon=None, delta=1e-5, iterations=100)
     assert sigma == pytest.approx(1.065, rel=3e-3)  # printed in the paper, section 6
-    holds = upper_epsilon(full, NoiseModel.TRUSTED, sigma, 10_000, 1e-5)
-    claims = upper_epsilon(full, NoiseModel.TRUSTED, 2.4903, 10_000, 1e-5)
+    holds = upper_epsilon(full, Mode.TRUSTED, sigma, 10_000, 1e-5)
+    claims = upper_epsilon(full, Mode.TRUSTED, 2.4903, 10_000, 1e-5)
     assert holds > 2 * claims
 
 
 @pytest.mark.parametrize(
     ("noise", "analysis"),
     [
-        (NoiseModel.TRUSTED, Certified),
-        (NoiseModel.UNTRUSTED, Certified),
-        (NoiseModel.QUIET, WeakClientSampling),
-        (NoiseModel.LOCAL_ONLY, OnlyLocalSampling),
-        (NoiseModel.CENTRAL, CentralShuffling),
-        (NoiseModel.NONE, None),
+        (Mode.TRUSTED, Certified),
+        (Mode.COVERED, Certified),
+        (Mode.UNTRUSTED, Certified),
+        (Mode.QUIET, WeakClientSampling),
+        (Mode.LOCAL_ONLY, OnlyLocalSampling),
+        (CENTRAL, CentralShuffling),
+        (Mode.NONE, None),
     ],
 )
 def test_every_noise_model_is_charged_by_an_analysis_that_holds_for_it(noise, analysis):
@@ -132,7 +134,7 @@ def test_unequal_clients_are_all_within_the_budget():
         for d in (5, 30, 200)
     ]
     assert max(costs) <= 1.0
-    assert upper_epsilon(unequal, NoiseModel.TRUSTED, sigma, 100, 1e-5) == max(costs)
+    assert upper_epsilon(unequal, Mode.TRUSTED, sigma, 100, 1e-5) == max(costs)
 
 
 def test_a_budget_that_needs_more_noise_than_helps_is_refused():

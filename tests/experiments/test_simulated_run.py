@@ -202,8 +202,8 @@ def test_noise_that_is_asked_for_and_forbidden_is_refused(changes, complaint):
         (
             {"noise": "local-only"},
             "many-small differs from the paper's: 47 clients instead of 23,264, as the data makes "
-            "them; p = 1 instead of 0.001, for everybody takes part; q = 0.04965 instead of 0.1, "
-            "for a mean batch of 70.",
+            "them; p = 1 instead of 0.001, because everybody takes part; q = 0.04965 instead of "
+            "0.1, for a mean batch of 70.",
         ),
     ],
 )

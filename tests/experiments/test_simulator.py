@@ -12,7 +12,7 @@ from scipy import stats
 
 from coinflower.experiments.simulator.scenarios import synthetic_data
 from coinflower.experiments.simulator.simulation import Curve, read_state, simulate, sources_of
-from coinflower.experiments.simulator.simulator import NoiseModel, Scenario, Simulator
+from coinflower.experiments.simulator.simulator import CENTRAL, Scenario, Simulator
 from coinflower.learning import (
     SeededRandom,
     build_model,
@@ -20,6 +20,7 @@ from coinflower.learning import (
     load_data,
     load_parameters,
 )
+from coinflower.protocol.modes import Mode
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def simulator(digits, *, sizes=None, seed=0, **changes):
         "q": 0.2,
         "clip_norm": 1.0,
         "noise_multiplier": 1.0,
-        "noise_model": NoiseModel.TRUSTED,
+        "noise": Mode.TRUSTED,
         "learning_rate": 0.5,
         "momentum": 0.0,
     }
@@ -58,7 +59,7 @@ def test_without_sampling_and_noise_it_is_gradient_descent(digits):
         q=1.0,
         clip_norm=math.inf,
         noise_multiplier=0.0,
-        noise_model=NoiseModel.NONE,
+        noise=Mode.NONE,
         momentum=0.9,
     )
     model = build_model("digits", classes=10)
@@ -129,27 +130,26 @@ def test_of_equal_clients_that_are_away_only_the_number_is_drawn(digits, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("noise_model", "variance"),
+    ("noise", "variance"),
     [
-        (NoiseModel.TRUSTED, 4.0),
-        (NoiseModel.UNTRUSTED, 4.0 * 100),
-        (NoiseModel.QUIET, 4.0 * 100),
-        (NoiseModel.CENTRAL, 4.0),
-        (NoiseModel.LOCAL_ONLY, 4.0),
-        (NoiseModel.NONE, 0.0),
+        (Mode.TRUSTED, 4.0),
+        (Mode.COVERED, 4.0),
+        (Mode.UNTRUSTED, 4.0 * 100),
+        (Mode.QUIET, 4.0 * 100),
+        (CENTRAL, 4.0),
+        (Mode.LOCAL_ONLY, 4.0),
+        (Mode.NONE, 0.0),
     ],
 )
-def test_the_sum_carries_as_much_noise_as_its_model_says(digits, noise_model, variance):
-    run = simulator(
-        digits, p=1.0, q=1e-9, noise_multiplier=2.0, noise_model=noise_model, learning_rate=1.0
-    )
+def test_the_sum_carries_as_much_noise_as_its_model_says(digits, noise, variance):
+    run = simulator(digits, p=1.0, q=1e-9, noise_multiplier=2.0, noise=noise, learning_rate=1.0)
     before = run.weights
     run.step()
     scale = 1.0 * 1e-9 * 1000
-    noise = (before - run.weights) * scale
+    added = (before - run.weights) * scale
     # χ² with n degrees: relative spread sqrt(2/n); 6 of them on either side.
-    spread = 6 * math.sqrt(2 / noise.size)
-    assert np.mean(noise**2) == pytest.approx(variance, rel=spread, abs=1e-12)
+    spread = 6 * math.sqrt(2 / added.size)
+    assert np.mean(added**2) == pytest.approx(variance, rel=spread, abs=1e-12)
 
 
 def test_a_stopped_simulation_goes_on_where_it_was(digits, tmp_path):
@@ -219,7 +219,7 @@ def test_synthetic_data_can_be_learned():
             q=0.2,
             clip_norm=1.0,
             noise_multiplier=0.0,
-            noise_model=NoiseModel.NONE,
+            noise=Mode.NONE,
             learning_rate=0.3,
             momentum=0.9,
         ),

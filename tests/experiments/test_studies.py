@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from coinflower.cli.main import app
-from coinflower.experiments.simulator.simulator import NoiseModel
 from coinflower.experiments.studies.drawing import draw
 from coinflower.experiments.studies.page import write_page
 from coinflower.experiments.studies.studies import Case, Question, Study, training_key
 from coinflower.experiments.studies.tables import read_outcomes, write_tables
 from coinflower.experiments.studies.trainings import play
+from coinflower.protocol.modes import Mode
 from tools.study_redraw import redraw
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -63,7 +63,7 @@ def test_a_total_budget_is_compared_by_every_analysis():
 def test_the_price_of_mistrust_compares_equal_epsilon_over_clients():
     cases = study(Question.UNTRUSTED_PRICE, clients=(10, 40)).cases()
     assert {(case.noise, case.clients) for case in cases} == {
-        (noise, count) for noise in (NoiseModel.TRUSTED, NoiseModel.UNTRUSTED) for count in (10, 40)
+        (noise, count) for noise in (Mode.TRUSTED, Mode.UNTRUSTED) for count in (10, 40)
     }
 
 

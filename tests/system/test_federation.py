@@ -18,7 +18,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.flower.superlink import LOOPBACK, free_port
 from coinflower.deploy.local.cluster import prepare
 from coinflower.learning import build_model, flatten_parameters, load_data, load_parameters
-from coinflower.protocol.modes import Mode
+from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.server.journal import read_metrics
 from tests.support.federations import check_ledgers, plan, processes
 
@@ -55,7 +55,7 @@ def test_without_noise_and_sampling_it_is_centralised_gradient_descent(federatio
         np.testing.assert_allclose(tensors[name], expected.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["trusted", "untrusted", "quiet", "local-only"])
+@pytest.mark.parametrize("mode", PRIVATE_MODES)
 def test_the_command_trains_in_every_private_mode(tmp_path, mode):
     out = tmp_path / "run"
     command = [COINFLOWER, "run", "--clients", "3", "--rounds", "4", "--mode", mode]
@@ -72,7 +72,7 @@ def test_the_command_trains_in_every_private_mode(tmp_path, mode):
         assert 0 < client["epsilon"] <= 3.0
         assert client["charged_rounds"] == 4
         assert 0 <= client["participated_rounds"] <= 4
-    if mode == "local-only":
+    if not mode.flips_coins:
         assert all(client["participated_rounds"] == 4 for client in result["clients"])
     for name in ("model.safetensors", "metrics.csv", "metrics.json", "results.json", "terms.json"):
         assert (out / name).exists()

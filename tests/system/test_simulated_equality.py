@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from coinflower.client.data import load_local_data
 from coinflower.deploy.local.cluster import prepare
-from coinflower.experiments.simulator.simulator import Draw, NoiseModel, Scenario, Simulator
+from coinflower.experiments.simulator.simulator import Draw, Scenario, Simulator
 from coinflower.learning import SeededRandom, build_model, flatten_parameters, load_data, partition
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
@@ -94,7 +94,7 @@ class Played:
             q=terms.q,
             clip_norm=terms.clip_norm,
             noise_multiplier=terms.noise_multiplier,
-            noise_model=NoiseModel(terms.mode),
+            noise=terms.mode,
             learning_rate=terms.learning_rate,
             momentum=terms.momentum,
         )
@@ -158,7 +158,7 @@ def test_ten_rounds_of_the_cluster_and_of_the_simulator_give_the_same_weights(pl
         {"p": 0.501},
         {"q": 0.1002},
         {"noise_multiplier": 1.002},
-        {"noise_model": NoiseModel.NONE},
+        {"noise": Mode.NONE},
         {"clip_norm": 0.701},
         {"learning_rate": 0.501},
         {"momentum": 0.899},
@@ -170,8 +170,8 @@ def test_a_simulator_that_differs_in_the_slightest_is_caught(played, change):
 
 
 def test_noise_of_another_model_is_caught(played):
-    others = {NoiseModel.TRUSTED, NoiseModel.UNTRUSTED} - {NoiseModel(played.terms.mode)}
-    assert all(played.distance(noise_model=other) > 10 * TOLERANCE for other in others)
+    others = {Mode.TRUSTED, Mode.UNTRUSTED} - {played.terms.mode}
+    assert all(played.distance(noise=other) > 10 * TOLERANCE for other in others)
 
 
 def test_a_single_sample_more_is_caught(played):
