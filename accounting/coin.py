@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
+from coinflower.accounting.errors import UserError
+
 BITS = 64
 """A probability is compared with this many random bits, so it is exact to 2^-64."""
 
@@ -40,5 +42,5 @@ def flip(random_bytes: Callable[[int], bytes], p: float) -> bool:
 def threshold(name: str, probability: float) -> int:
     """Return the integer T such that 64 random bits are below T with the given probability."""
     if not 0 <= probability <= 1:
-        raise ValueError(f"{name} is {probability}, but a probability must be between 0 and 1")
+        raise UserError(f"{name} is {probability}, but a probability must be between 0 and 1")
     return int(math.ldexp(probability, BITS))

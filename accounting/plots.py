@@ -15,6 +15,7 @@ from coinflower.accounting.analyses.realised import Realised
 from coinflower.accounting.analyses.schemes import Certified, Scheme
 from coinflower.accounting.composition.compose import delta_after, epsilon_after
 from coinflower.accounting.composition.tightness import realised_delta_after, realised_epsilon_after
+from coinflower.accounting.errors import UserError
 from coinflower.accounting.rounding import rounded_up
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -40,9 +41,9 @@ def new_axes(title: str, x_label: str, y_label: str, *, height: float = 5.0) -> 
 def require_drawable(path: Path | None) -> Path | None:
     """Return the path; refuse one that cannot be drawn to."""
     if path is not None and path.suffix not in SUFFIXES:
-        raise ValueError(f"{path} cannot be drawn: its name must end in {', '.join(SUFFIXES)}.")
+        raise UserError(f"{path} cannot be drawn: its name must end in {', '.join(SUFFIXES)}.")
     if path is not None and not path.parent.is_dir():
-        raise ValueError(f"{path} cannot be drawn: there is no folder {path.parent}.")
+        raise UserError(f"{path} cannot be drawn: there is no folder {path.parent}.")
     return path
 
 

@@ -16,6 +16,7 @@ from coinflower.accounting.composition.tightness import (
     realised_epsilon_after,
     realised_sigma_after,
 )
+from coinflower.accounting.errors import UserError
 from coinflower.accounting.plots import draw_schemes_over_epsilon, draw_schemes_over_sigma
 from coinflower.cli.output import JsonFlag, lower_bound, number, print_json, print_table
 from coinflower.cli.privacy import D, P, Plot, Q, RoundCount
@@ -53,7 +54,7 @@ def compare(
         if plot is not None:
             draw_schemes_over_epsilon(plot, **setting, rounds=rounds, sigma=sigma, epsilon=epsilon)
     else:
-        raise ValueError("Give exactly two of --sigma, --epsilon and --delta; the third is asked.")
+        raise UserError("Give exactly two of --sigma, --epsilon and --delta; the third is asked.")
     given = {**setting, "sigma": sigma, "epsilon": epsilon, "delta": delta, "rounds": rounds}
     kinds: dict[str, type[Scheme]] = {**SCHEMES, Realised.name: Realised}
     if as_json:

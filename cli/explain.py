@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from coinflower.accounting.errors import UserError
 from coinflower.cli.output import JsonFlag, print_json
 from coinflower.deploy.terminal import console, say
 
@@ -30,7 +31,7 @@ def explain(
 
     budget = None if policy is None else load_policy(policy).budget
     if budget is not None and delta not in (None, budget.delta):
-        raise ValueError(f"The budget is at delta = {budget.delta:g}; leave out --delta.")
+        raise UserError(f"The budget is at delta = {budget.delta:g}; leave out --delta.")
     chosen = delta if delta is not None else budget.delta if budget else _DEFAULT_DELTA
     with Ledger.open(ledger, read_only=True) as opened:
         told = explain_ledger(opened, chosen, budget)

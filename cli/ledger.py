@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from coinflower.accounting import validation
+from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.backup import adopt as adopt_backup
 from coinflower.accounting.ledger.backup import back_up
 from coinflower.accounting.ledger.entries import Tally, terms_to_json
@@ -156,7 +157,7 @@ def adopt(
     with Ledger.open(path, read_only=True) as ledger:
         made, entries = ledger.backup_made, ledger.verify().entries
     if made is not None and not yes:
-        raise ValueError(
+        raise UserError(
             f"{path} has {entries} entries and knows nothing of what was charged after {made}. If "
             "anything was, its ε is too small, a round may be answered twice, and the budget has "
             "to be counted as spent. If the ledger is still there, use that. If this backup is "
@@ -234,7 +235,7 @@ def _named(tallies: Sequence[Tally], name: str) -> Tally:
         return found[0]
     known = ", ".join(tally.experiment for tally in found or tallies) or "none"
     what = "More than one experiment begins" if found else "No experiment begins"
-    raise ValueError(f"{what} with {name!r}; the ledger has: {known}.")
+    raise UserError(f"{what} with {name!r}; the ledger has: {known}.")
 
 
 @app.command()
@@ -262,7 +263,7 @@ def page(
         validation.require_delta(delta)
     rules = None if policy is None else load_policy(policy)
     if rules is not None and delta not in (None, rules.budget.delta):
-        raise ValueError(f"The budget is at delta = {rules.budget.delta:g}; leave out --delta.")
+        raise UserError(f"The budget is at delta = {rules.budget.delta:g}; leave out --delta.")
     chosen = delta if delta is not None else rules.budget.delta if rules else _DELTA
     subject = Subject(reader=Reader(path=path), delta=chosen, policy=rules)
     with (

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coinflower.accounting.errors import UserError
 from coinflower.cli.output import JsonFlag, print_json, print_table
 from coinflower.cli.stated import stated
 from coinflower.client.page.access import is_loopback, parse_address
@@ -67,7 +68,7 @@ def client(
     start_logging(log_format)
     _require_address(superlink, insecure=insecure)
     if insecure and root_certificates is not None:
-        raise ValueError(
+        raise UserError(
             f"--insecure asks no certificate of the server, so it cannot keep to the authority in "
             f"--root-certificates {root_certificates}; leave out one of them."
         )
@@ -132,9 +133,9 @@ def _owners_page(
 def _require_address(address: str, *, insecure: bool) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise ValueError(f"superlink = {address!r} must be host:port, as in fl.example.org:8443.")
+        raise UserError(f"superlink = {address!r} must be host:port, as in fl.example.org:8443.")
     if insecure and not is_loopback(host.strip("[]")):
-        raise ValueError(
+        raise UserError(
             f"--insecure sends everything unprotected, so it is for this machine only, not for "
             f"{host}; use --root-certificates and --private-key."
         )
@@ -145,7 +146,7 @@ def _authority(path: Path) -> bytes:
 
     ends = load_certificate(path).not_valid_after_utc
     if ends < datetime.now(UTC):
-        raise ValueError(
+        raise UserError(
             f"The authority in {path} expired on {ends:%Y-%m-%d %H:%M} UTC; ask the server's "
             "operator for a new one."
         )
@@ -156,7 +157,7 @@ def _require_writable(policy: Policy) -> None:
     """A ledger that cannot be written refuses every round; say so before joining."""
     for path in (policy.ledger, policy.ledger.absolute().parent):
         if path.exists() and not os.access(path, os.W_OK):
-            raise ValueError(
+            raise UserError(
                 f"{path} is read-only, so nothing could be charged to the ledger "
                 f"{policy.ledger.name}; make it writable for this user."
             )
@@ -222,7 +223,7 @@ def run(
     if not guarded:
         _refuse_gateway_options(context, keys)
     if guarded and not is_loopback(host):
-        raise ValueError(f"host = {host} would pass the gateway by; give it with --no-gateway.")
+        raise UserError(f"host = {host} would pass the gateway by; give it with --no-gateway.")
     plan = ServerPlan(
         settings=settings,
         folder=folder,
@@ -248,12 +249,12 @@ def _refuse_gateway_options(context: typer.Context, keys: Path | None) -> None:
     """Refuse what is stated about a gateway where there is none."""
     given = stated(context).keys() & {"listen", "gateway"}
     if keys is None and given:
-        raise ValueError(
+        raise UserError(
             "Without --keys the server speaks plain HTTP, on this machine's loopback only, and has "
             "no gateway: give --keys, or leave out --listen and --gateway."
         )
     if "listen" in given:
-        raise ValueError(
+        raise UserError(
             "--listen is the gateway's address, and --no-gateway has none: leave out one of them; "
             "--host and --port are the SuperLink's own."
         )

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from coinflower.accounting.errors import UserError
 from coinflower.cli.output import JsonFlag, print_json
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
@@ -37,7 +38,7 @@ def paper(
     if context.invoked_subcommand is not None:
         return
     if out is None:
-        raise ValueError("--out is missing: name the folder that the figures go to.")
+        raise UserError("--out is missing: name the folder that the figures go to.")
     from coinflower.experiments.paper.drawing import draw_all
 
     drawn = []
@@ -144,14 +145,14 @@ def _numbers(field: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(float(each) for each in text.split(",") if each.strip())
     except ValueError:
-        raise ValueError(f"{field} = {text!r} must be numbers with commas between.") from None
+        raise UserError(f"{field} = {text!r} must be numbers with commas between.") from None
 
 
 def _counts(field: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(each) for each in text.split(",") if each.strip())
     except ValueError:
-        raise ValueError(f"{field} = {text!r} must be whole numbers with commas between.") from None
+        raise UserError(f"{field} = {text!r} must be whole numbers with commas between.") from None
 
 
 def _command_line(data: str) -> str:

@@ -12,6 +12,7 @@ import typer
 from coinflower.accounting import validation
 from coinflower.accounting.analyses.names import scheme_class
 from coinflower.accounting.composition.calibration import Split, splits_for_batch
+from coinflower.accounting.errors import UserError
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.privacy import SCHEME_HELP, warn_of_scheme
 from coinflower.deploy.terminal import say
@@ -110,7 +111,7 @@ def _require_all(given: dict[str, Any]) -> None:
     options |= {"rounds": "--rounds", "batch": "--batch"}
     missing = [option for key, option in options.items() if given[key] is None]
     if missing:
-        raise ValueError(f"plan lacks {', '.join(missing)}; say --interactive to be asked.")
+        raise UserError(f"plan lacks {', '.join(missing)}; say --interactive to be asked.")
 
 
 def _ask_for_missing(given: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +162,7 @@ def _count(field: str, text: str) -> int:
     try:
         value = int(text.replace(",", ""))
     except ValueError:
-        raise ValueError(
+        raise UserError(
             f"{field} = {text!r} is not a whole number; say one, such as 100."
         ) from None
     validation.require_count(field, value, least=1)
@@ -172,7 +173,7 @@ def _number(text: str, example: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not understood; say {example}.") from None
+        raise UserError(f"{text!r} is not understood; say {example}.") from None
 
 
 def _share(field: str, text: str) -> float:
@@ -199,7 +200,7 @@ def _accuracy(text: str, largest_batch: float) -> str | float:
     value = _number(text, f"{', '.join(ACCURACY)} or a number, such as 64")
     validation.require_positive("batch", value)
     if value > largest_batch:
-        raise ValueError(
+        raise UserError(
             f"batch = {value:g} is more than the {largest_batch:g} samples that take part on "
             "average; say less."
         )
@@ -209,7 +210,7 @@ def _accuracy(text: str, largest_batch: float) -> str | float:
 def _private_mode(text: str) -> Mode:
     mode = parse_mode(text)
     if not mode.is_private:
-        raise ValueError("mode = 'none' protects nothing; choose another.")
+        raise UserError("mode = 'none' protects nothing; choose another.")
     return mode
 
 
@@ -217,7 +218,7 @@ def _write(proposal: Proposal | None, out: Path | None) -> list[str]:
     if out is None:
         return []
     if proposal is None:
-        raise ValueError("--out needs noise by the mode's own scheme; leave out --scheme.")
+        raise UserError("--out needs noise by the mode's own scheme; leave out --scheme.")
     return [str(path) for path in proposal.write(out)]
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from coinflower.accounting.errors import UserError
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.stated import refuse_beside
 from coinflower.deploy.signals import stop_on_signals
@@ -89,13 +90,13 @@ def run(
 
     chosen = parse_mode(mode)
     if not chosen.is_private and not no_privacy and resume is None:
-        raise ValueError("Mode none protects nothing; say --no-privacy to run it all the same.")
+        raise UserError("Mode none protects nothing; say --no-privacy to run it all the same.")
     if not chosen.is_private and resume is None:
         _refuse_limits_without_privacy(sigma=sigma, epsilon=epsilon, delta=delta)
     kinds = {NodeKind.PROCESSES: processes, NodeKind.STOCK: stock_nodes, NodeKind.SIMULATED: ray}
     wanted = [kind for kind, asked in kinds.items() if asked] or [NodeKind.THREADS]
     if len(wanted) > 1:
-        raise ValueError("Choose one of --processes, --stock-nodes and --ray.")
+        raise UserError("Choose one of --processes, --stock-nodes and --ray.")
     if ray:
         require_ray()
     started = time.monotonic()
@@ -152,7 +153,7 @@ def _refuse_limits_without_privacy(**limits: float | None) -> None:
     """Refuse limits that mode none would not keep."""
     given = [f"--{name} {value:g}" for name, value in limits.items() if value is not None]
     if given:
-        raise ValueError(
+        raise UserError(
             f"Mode none adds no noise and keeps no budget, so it cannot keep {', '.join(given)}; "
             "leave that out, or choose another mode."
         )

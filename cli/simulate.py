@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from coinflower.accounting.errors import UserError
 from coinflower.cli.output import JsonFlag, number, print_json
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
@@ -74,7 +75,7 @@ def simulate(
 
     if out is None:
         if resume:
-            raise ValueError("--resume needs --out, the folder of the simulation to go on with.")
+            raise UserError("--resume needs --out, the folder of the simulation to go on with.")
         out = Path("runs") / fresh_name("simulation")
     request = Request(
         scenario=scenario,

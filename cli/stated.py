@@ -9,6 +9,8 @@ import click
 from click.core import ParameterSource
 from typer.core import TyperCommand
 
+from coinflower.accounting.errors import UserError
+
 _BY_A_PERSON = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
@@ -57,7 +59,7 @@ def refuse_beside(
     """
     wrong = [spelled(part) for name, part in stated(context).items() if name not in allowed]
     if wrong:
-        raise ValueError(f"{option} {why}; leave out {', '.join(wrong)}.")
+        raise UserError(f"{option} {why}; leave out {', '.join(wrong)}.")
 
 
 def spelled(parameter: click.Parameter) -> str:

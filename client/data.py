@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning import Dataset, load_data, partition
 from coinflower.protocol.policy import Policy, Share
 
@@ -49,7 +50,7 @@ def load_local_data(policy: Policy) -> LocalData:
         parts = _partition_once(policy.data, replace(policy.share, index=0))
         rows = parts[policy.share.index]
     if len(rows) > policy.declared_size:
-        raise ValueError(
+        raise UserError(
             f"The data set {policy.data_set!r} has {len(rows)} elements, more than the declared "
             f"{policy.declared_size}; the bound would not hold. Raise declared_size in the policy."
         )

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from coinflower.accounting.errors import UserError
 from coinflower.client.data import LocalData
 from coinflower.learning import build_model, clipped_gradient_sum, count_parameters, to_tensor
 from coinflower.protocol.policy import Refusal, RefusedError
@@ -36,7 +37,7 @@ def build_fitting_model(terms: Terms, data: LocalData, most_parameters: int) -> 
     with torch.no_grad():
         classes = model(blank).shape[1]
     if classes != terms.classes:
-        raise ValueError(
+        raise UserError(
             f"the model {terms.model!r} tells {classes} classes apart, the terms {terms.classes}"
         )
     if data.targets.max(initial=0) >= terms.classes:

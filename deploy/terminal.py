@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import sys
+
 from rich.console import Console
 
 from coinflower.protocol.foreign import printable
 
 console = Console()
-
-
 errors = Console(stderr=True)
+
+# For terminals and files whose encoding lacks the letters that the program writes.
+_PLAIN = {
+    "ε": "epsilon",
+    "δ": "delta",
+    "σ": "sigma",
+    "√": "sqrt",
+    "·": "*",
+    "≤": "<=",
+    "≥": ">=",
+    "≠": "!=",
+    "≈": "~",
+    "→": "->",
+    "−": "-",
+    "–": "-",
+    "—": "-",
+    "…": "...",
+    "∞": "inf",
+    "’": "'",
+    "‘": "'",
+    "“": '"',
+    "”": '"',
+}
+_HANDLER = "coinflower-plain"
+
+
+def write_what_the_terminal_can_show() -> None:
+    """Spell out letters that standard output or error cannot encode, instead of failing."""
+    codecs.register_error(_HANDLER, _spelled_out)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_HANDLER)
+
+
+def _spelled_out(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(letter, "?") for letter in letters), error.end
 
 
 def say(message: str, *, style: str | None = None) -> None:

@@ -10,7 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning.gradients.samples import trainable_parameters
+from coinflower.learning.own_code import OwnCodeError, blamed_on_its_author, place_of
 
 
 def paper_cnn(classes: int) -> nn.Module:
@@ -61,13 +63,14 @@ def build_model(name: str, *, classes: int, seed: int = 0) -> nn.Module:
         ValueError: If the name is unknown or does not lead to a model, or classes is below 2.
     """
     if classes < 2:
-        raise ValueError(f"classes is {classes}, but a classifier needs at least 2")
+        raise UserError(f"classes is {classes}, but a classifier needs at least 2")
     build = MODELS[name] if name in MODELS else _own_model(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = build(classes)
+        with blamed_on_its_author(f"model {name!r}"):
+            model = build(classes)
     if not isinstance(model, nn.Module):
-        raise ValueError(
+        raise UserError(
             f"model {name!r} returned {type(model).__name__}, but must return a torch nn.Module"
         )
     return model
@@ -79,18 +82,22 @@ def _own_model(name: str) -> Callable[[int], nn.Module]:
         choices = ", ".join(MODELS)
         near = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.5)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        raise ValueError(
+        raise UserError(
             f"model {name!r} is unknown{hint}: choose one of {choices}, or package.module:function"
         )
     try:
-        function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"model {name!r} cannot be loaded: {error}; it must be package.module:function, "
-            "importable where the program runs"
+        with blamed_on_its_author(f"model {name!r}"):
+            module = importlib.import_module(module_name)
+        function = getattr(module, function_name)
+    except (OwnCodeError, AttributeError) as error:
+        if isinstance(error, OwnCodeError) and place_of(error.__cause__):
+            raise
+        raise UserError(
+            f"model {name!r} cannot be loaded: {error.__cause__ or error}; it must be "
+            "package.module:function, importable where the program runs"
         ) from error
     if not callable(function):
-        raise ValueError(f"model {name!r} is not a function: give one that takes the class count")
+        raise UserError(f"model {name!r} is not a function: give one that takes the class count")
     own: Callable[[int], nn.Module] = function
     return own
 
@@ -115,7 +122,7 @@ def load_parameters(model: nn.Module, flat: torch.Tensor | NDArray[np.float32]) 
     values = torch.as_tensor(flat)
     parameters = trainable_parameters(model)
     if values.shape != (count_parameters(model),):
-        raise ValueError(
+        raise UserError(
             f"the parameter vector has shape {tuple(values.shape)}, but the model needs "
             f"({count_parameters(model)},): use the vector of the same model"
         )

@@ -12,6 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning.randomness import Randomness
 
 Vector = npt.NDArray[np.float32]
@@ -108,7 +109,7 @@ def add_noise(total: FixedPoint, noise_std: float, randomness: Randomness) -> Ve
         ValueError: No noise is asked for, or more than 64 bits can hold.
     """
     if not 0 < noise_std <= _MOST_NOISE * total.cell:
-        raise ValueError(
+        raise UserError(
             f"noise_std is {noise_std}, but must be above 0 and at most "
             f"{_MOST_NOISE * total.cell:g} on a sum in cells of {total.cell:g}"
         )

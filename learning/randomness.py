@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from coinflower.accounting.coin import BITS, CoinSource, SecureCoin, flip, threshold
+from coinflower.accounting.errors import UserError
 
 _FIRST_BITS = 16
 _REST_BITS = BITS - _FIRST_BITS
@@ -79,7 +80,7 @@ class SeededRandom:
 def _sample_indices(source: Callable[[int], bytes], n: int, q: float) -> NDArray[np.int64]:
     """Compares 16 bits of each index with q first; only ties (1 in 65,536) need the other 48."""
     if n < 0:
-        raise ValueError(f"n is {n}, but the number of elements to sample from cannot be negative")
+        raise UserError(f"n is {n}, but the number of elements to sample from cannot be negative")
     first, rest = divmod(threshold("q", q), 1 << _REST_BITS)
     draws = np.frombuffer(source(n * _FIRST_BITS // 8), dtype="<u2").astype(np.int64)
     taken = draws < first
@@ -90,7 +91,7 @@ def _sample_indices(source: Callable[[int], bytes], n: int, q: float) -> NDArray
 
 def _normal(generator: np.random.Generator, size: int, std: float) -> NDArray[np.float64]:
     if not 0 <= std < math.inf:
-        raise ValueError(f"std is {std}, but a standard deviation must be finite and at least 0")
+        raise UserError(f"std is {std}, but a standard deviation must be finite and at least 0")
     if std == 0:
         return np.zeros(size)
     # Box and Muller, which torch computes on many numbers at once, in double precision: noise must

@@ -5,6 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import to_tensor
 
 Vector = NDArray[np.float32]
@@ -27,7 +28,7 @@ def mean_gradient(noisy_sum: Vector, *, p: float, q: float, declared_total: int)
     """
     scale = p * q * declared_total
     if not scale > 0:
-        raise ValueError(
+        raise UserError(
             f"p·q·declared_total is {p}·{q}·{declared_total}, but every factor must be positive"
         )
     return (noisy_sum / scale).astype(np.float32, copy=False)
@@ -60,7 +61,7 @@ def evaluate(
         ValueError: If there is no sample, or the counts differ.
     """
     if len(inputs) == 0 or len(inputs) != len(targets):
-        raise ValueError(
+        raise UserError(
             f"{len(inputs)} inputs and {len(targets)} targets given, but evaluation needs equally "
             "many, and at least one"
         )

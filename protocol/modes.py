@@ -15,6 +15,7 @@ from coinflower.accounting.analyses.schemes import (
     Scheme,
     WeakClientSampling,
 )
+from coinflower.accounting.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,4 +261,4 @@ def parse_mode(text: str) -> Mode:
     try:
         return Mode(text)
     except ValueError:
-        raise ValueError(f"mode = {text!r} is unknown; choose one of {', '.join(Mode)}.") from None
+        raise UserError(f"mode = {text!r} is unknown; choose one of {', '.join(Mode)}.") from None

@@ -13,6 +13,7 @@ from coinflower.accounting import validation
 from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.composition.calibration import Split, least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.errors import UserError
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
 
@@ -68,9 +69,9 @@ class Wishes:
         validation.require_delta(self.delta)
         validation.require_probability("largest p", self.largest_p)
         if not self.mode.is_private:
-            raise ValueError("mode = 'none' protects nothing, so there is nothing to plan.")
+            raise UserError("mode = 'none' protects nothing, so there is nothing to plan.")
         if not self.mode.flips_coins and self.largest_p != 1:
-            raise ValueError(
+            raise UserError(
                 f"largest p = {self.largest_p} must be 1 in mode {self.mode}: everybody takes part."
             )
 
@@ -196,7 +197,7 @@ delta = {wishes.delta!r}
         paths = [folder / name for name in contents]
         for path in paths:
             if path.exists():
-                raise ValueError(f"{path} exists already; choose another folder.")
+                raise UserError(f"{path} exists already; choose another folder.")
         folder.mkdir(parents=True, exist_ok=True)
         for path, content in zip(paths, contents.values(), strict=True):
             path.write_text(content)

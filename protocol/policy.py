@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coinflower.accounting import validation
+from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.terms import Terms
@@ -63,7 +64,7 @@ class Share:
         validation.require_count("share.seed", self.seed, least=0)
         validation.require_positive("share.alpha", self.alpha)
         if self.index >= self.clients:
-            raise ValueError(f"share.index = {self.index} must lie in 0 to {self.clients - 1}.")
+            raise UserError(f"share.index = {self.index} must lie in 0 to {self.clients - 1}.")
 
 
 BUILT_IN_MODELS = frozenset({"digits", "paper-cnn"})
@@ -134,18 +135,18 @@ class Policy:
         validation.require_probability("largest_p", self.largest_p)
         validation.require_probability("largest_q", self.largest_q)
         if not self.largest_clip_norm > 0:
-            raise ValueError(f"largest_clip_norm = {self.largest_clip_norm} must be above 0.")
+            raise UserError(f"largest_clip_norm = {self.largest_clip_norm} must be above 0.")
         if not self.least_noise_multiplier >= 0:
-            raise ValueError(
+            raise UserError(
                 f"least_noise_multiplier = {self.least_noise_multiplier} must be at least 0."
             )
         for field in _MOST:
             validation.require_count(field, getattr(self, field), least=1)
         validation.require_positive("pricing_seconds", self.pricing_seconds)
         if not self.modes:
-            raise ValueError(f"modes is empty; allow at least one of {', '.join(Mode)}.")
+            raise UserError(f"modes is empty; allow at least one of {', '.join(Mode)}.")
         if not self.models:
-            raise ValueError("models is empty; list the models that may run on this data.")
+            raise UserError("models is empty; list the models that may run on this data.")
         if self.insecure_seed is not None:
             validation.require_count("insecure_seed", self.insecure_seed, least=0)
 
@@ -220,7 +221,7 @@ def load_policy(path: Path) -> Policy:
             **{key: table[key] for key in optional if key in table},
         )
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{where} cannot be used: {error}") from None
+        raise UserError(f"{where} cannot be used: {error}") from None
 
 
 def _refuse_wrong_types(values: dict[str, Any]) -> None:
@@ -228,14 +229,14 @@ def _refuse_wrong_types(values: dict[str, Any]) -> None:
     for key, value in values.items():
         if key in ("modes", "models"):
             if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-                raise ValueError(f"{key} must be a list of texts.")
+                raise UserError(f"{key} must be a list of texts.")
         elif key in ("data_set", "data", "ledger", "witness", "how"):
             if not isinstance(value, str) or not value:
-                raise ValueError(f"{key} must be a text that is not empty.")
+                raise UserError(f"{key} must be a text that is not empty.")
         elif key not in ("budget", "share") and (
             isinstance(value, bool) or not isinstance(value, int | float)
         ):
-            raise ValueError(f"{key} = {value!r} must be a number.")
+            raise UserError(f"{key} = {value!r} must be a number.")
 
 
 def _table(
@@ -243,7 +244,7 @@ def _table(
 ) -> dict[str, Any]:
     inner = table[name]
     if not isinstance(inner, dict):
-        raise ValueError(f"{where}: [{name}] must be a table.")
+        raise UserError(f"{where}: [{name}] must be a table.")
     require_known_keys(inner, known, required, f"{where}, [{name}],")
     return inner
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from coinflower.accounting import validation
 from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.errors import UserError
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.toml import require_known_keys
 
@@ -63,12 +64,12 @@ class Terms:
     def __post_init__(self) -> None:
         """Check every field once."""
         if not isinstance(self.experiment, str) or not _NAME.fullmatch(self.experiment):
-            raise ValueError(
+            raise UserError(
                 f"experiment = {self.experiment!r} must be 1 to 64 letters, digits, dots, dashes "
                 "or underscores and start with a letter or digit."
             )
         if not isinstance(self.mode, Mode):
-            raise ValueError(f"mode = {self.mode!r} must be one of {', '.join(Mode)}.")
+            raise UserError(f"mode = {self.mode!r} must be one of {', '.join(Mode)}.")
         validation.require_probability("p", self.p)
         validation.require_probability("q", self.q)
         validation.require_count("rounds", self.rounds, least=1)
@@ -78,17 +79,17 @@ class Terms:
         _require_within("classes", self.classes, _CLASSES)
         validation.require_positive("learning rate", self.learning_rate)
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum = {self.momentum} must lie in [0, 1).")
+            raise UserError(f"momentum = {self.momentum} must lie in [0, 1).")
         if not isinstance(self.model, str) or not self.model:
-            raise ValueError("model must name the model to train.")
+            raise UserError("model must name the model to train.")
         if self.rounds_per_invitation > self.rounds:
-            raise ValueError(
+            raise UserError(
                 f"rounds per invitation = {self.rounds_per_invitation} is more than the "
                 f"{self.rounds} rounds planned."
             )
         self._check_noise()
         if not self.mode.flips_coins and self.p != 1:
-            raise ValueError(f"p = {self.p} must be 1 in mode {self.mode}: everybody takes part.")
+            raise UserError(f"p = {self.p} must be 1 in mode {self.mode}: everybody takes part.")
 
     def _check_noise(self) -> None:
         if self.mode.is_private:
@@ -97,9 +98,9 @@ class Terms:
             _require_within("clip norm", self.clip_norm, _CLIP_NORMS)
             _require_within("noise multiplier", self.noise_multiplier, _NOISE_MULTIPLIERS)
         elif not self.clip_norm > 0:
-            raise ValueError(f"clip norm = {self.clip_norm} must be above 0.")
+            raise UserError(f"clip norm = {self.clip_norm} must be above 0.")
         elif self.noise_multiplier != 0:
-            raise ValueError(
+            raise UserError(
                 f"noise multiplier = {self.noise_multiplier} must be 0 in mode none, which "
                 "protects nothing; choose a private mode to add noise."
             )
@@ -153,7 +154,7 @@ class Terms:
         terms = cls(**fields)
         expected = terms.to_fields()["scheme"]
         if scheme not in (None, expected):
-            raise ValueError(
+            raise UserError(
                 f"Mode {terms.mode} is charged by scheme {expected!r}, not by {scheme!r}."
             )
         return terms
@@ -170,13 +171,13 @@ class Terms:
             ValueError: Not JSON, or not terms.
         """
         if len(text) > _MOST_JSON:
-            raise ValueError(f"The terms are longer than {_MOST_JSON} characters.")
+            raise UserError(f"The terms are longer than {_MOST_JSON} characters.")
         try:
             fields = json.loads(text)
         except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"The terms are not JSON: {error}.") from None
+            raise UserError(f"The terms are not JSON: {error}.") from None
         if not isinstance(fields, dict):
-            raise ValueError("The terms must be a JSON object.")
+            raise UserError("The terms must be a JSON object.")
         return cls.from_fields(fields)
 
     @property
@@ -213,19 +214,19 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def _check_types(fields: dict[str, Any]) -> None:
     for name, value in fields.items():
         if isinstance(value, bool) or not isinstance(value, _TYPES[name]):
-            raise ValueError(f"{name} = {value!r} has the wrong type.")
+            raise UserError(f"{name} = {value!r} has the wrong type.")
         if name == "clip_norm" and isinstance(value, str) and value != "infinite":
-            raise ValueError(f"clip_norm = {value!r} must be a number or 'infinite'.")
+            raise UserError(f"clip_norm = {value!r} must be a number or 'infinite'.")
 
 
 def _real(name: str, value: float | str) -> float:
     try:
         return math.inf if value == "infinite" else float(value)
     except OverflowError:
-        raise ValueError(f"{name} is too large for a number.") from None
+        raise UserError(f"{name} is too large for a number.") from None
 
 
 def _require_within(field: str, value: float, bounds: tuple[float, float]) -> None:
     least, most = bounds
     if not least <= value <= most:
-        raise ValueError(f"{field} = {value} must lie in {least:g} to {most:g}.")
+        raise UserError(f"{field} = {value} must lie in {least:g} to {most:g}.")

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from coinflower.accounting.errors import UserError
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the file's content.
@@ -18,11 +20,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
-        raise ValueError(f"There is no file {path}.") from None
+        raise UserError(f"There is no file {path}.") from None
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, deep nesting
-        raise ValueError(f"{path} is not TOML: {error}.") from None
+        raise UserError(f"{path} is not TOML: {error}.") from None
 
 
 def require_known_keys(
@@ -34,7 +36,7 @@ def require_known_keys(
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
-            raise ValueError(f"{where} has an unknown key {key!r}; {hint}")
+            raise UserError(f"{where} has an unknown key {key!r}; {hint}")
     missing = [key for key in required if key not in table]
     if missing:
-        raise ValueError(f"{where} lacks {', '.join(map(repr, missing))}.")
+        raise UserError(f"{where} lacks {', '.join(map(repr, missing))}.")

@@ -11,6 +11,7 @@ import numpy as np
 from flwr.app import Message
 from scipy.special import betainc
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning import FixedPoint, Randomness, add_noise, fine_cell
 from coinflower.learning.noise import LARGEST_COUNT, lattice_cell
 from coinflower.protocol import messages
@@ -50,7 +51,7 @@ class RunningSum:
             }
             self._total = FixedPoint(length, cell_of(terms))
             if not sum(self._largest_norms.values()) <= LARGEST_COUNT * self._total.cell:
-                raise ValueError(
+                raise UserError(
                     f"{len(asked)} clients with {sum(asked.values())} samples in all are more than "
                     "a sum can hold; set a smaller largest_total_size."
                 )

@@ -14,6 +14,7 @@ from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save as save_model
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning import (
     Randomness,
     SecureRandom,
@@ -72,7 +73,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
     torch.set_num_threads(1)
     terms = settings.terms
     if checkpoints.exists() and not settings.resume:
-        raise ValueError(
+        raise UserError(
             f"{settings.state} holds an experiment already; resume it or choose another folder."
         )
     checkpoints.used_through()  # refuses a folder of other terms before anything is sent
@@ -81,7 +82,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
     try:
         evaluate(model, test.test_inputs[:1], test.test_targets[:1])
     except RuntimeError as error:  # shapes that do not fit; better now than after some rounds
-        raise ValueError(
+        raise UserError(
             f"The model {terms.model!r} cannot run on the test data {settings.test_data!r}: {error}"
         ) from None
     reports: list[RoundReport] = []

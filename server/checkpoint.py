@@ -17,6 +17,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from coinflower.accounting import validation
+from coinflower.accounting.errors import UserError
 
 logger = logging.getLogger("coinflower.server")
 
@@ -88,13 +89,13 @@ class CheckpointFolder:
             weights, velocity = tensors["weights"], tensors["velocity"]
             (round_,) = tensors["round"]
             if weights.shape != velocity.shape or weights.ndim != 1:
-                raise ValueError(f"weights {weights.shape} and velocity {velocity.shape}")
+                raise UserError(f"weights {weights.shape} and velocity {velocity.shape}")
             for vector in (weights, velocity):
                 if vector.dtype != np.float32 or not np.isfinite(vector).all():
-                    raise ValueError("values that are not finite, or not in single precision")
+                    raise UserError("values that are not finite, or not in single precision")
             validation.require_count("round", round_, least=0)
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"The checkpoint {path} is damaged: {error}.") from None
+            raise UserError(f"The checkpoint {path} is damaged: {error}.") from None
         self._require_own(terms)
         return Checkpoint(weights=weights, velocity=velocity, round=int(round_))
 
@@ -117,9 +118,7 @@ class CheckpointFolder:
             terms, used = content["terms"], content["used_through"]
             validation.require_count("used_through", used, least=0)
         except (KeyError, TypeError, ValueError, RecursionError):
-            raise ValueError(
-                f"{path} is damaged; without it rounds might be asked twice."
-            ) from None
+            raise UserError(f"{path} is damaged; without it rounds might be asked twice.") from None
         self._require_own(terms)
         return int(used)
 
@@ -149,7 +148,7 @@ class CheckpointFolder:
 
     def _require_own(self, terms_hash: str) -> None:
         if terms_hash != self._terms_hash:
-            raise ValueError(
+            raise UserError(
                 f"{self._folder} holds an experiment with other terms; resume with the terms it "
                 "began with, or choose another folder."
             )

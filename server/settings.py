@@ -10,6 +10,7 @@ from typing import Any
 import tomli_w
 
 from coinflower.accounting import validation
+from coinflower.accounting.errors import UserError
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.toml import read_toml, require_known_keys
 from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
@@ -55,9 +56,9 @@ class Settings:
     def __post_init__(self) -> None:
         """Check every field once."""
         if not isinstance(self.test_data, str) or not self.test_data:
-            raise ValueError("test_data must name a public data set.")
+            raise UserError("test_data must name a public data set.")
         if not isinstance(self.resume, bool):
-            raise ValueError(f"resume = {self.resume!r} must be true or false.")
+            raise UserError(f"resume = {self.resume!r} must be true or false.")
         if self.insecure_seed is not None:
             validation.require_count("insecure_seed", self.insecure_seed, least=0)
         validation.require_count("least_clients", self.least_clients, least=1)
@@ -66,7 +67,7 @@ class Settings:
         for name in ("largest_declared_size", "largest_total_size"):
             validation.require_count(name, getattr(self, name), least=1)
             if getattr(self, name) > LARGEST_TOTAL_SIZE:
-                raise ValueError(
+                raise UserError(
                     f"{name} = {getattr(self, name)} must be at most {LARGEST_TOTAL_SIZE}: the sum "
                     "of a round can hold no more."
                 )
@@ -101,10 +102,10 @@ def load_settings(path: Path) -> Settings:
     require_known_keys(table, known, ("terms", "state", "test_data"), where)
     try:
         if not isinstance(table["terms"], dict):
-            raise ValueError("[terms] must be a table.")
+            raise UserError("[terms] must be a table.")
         if not isinstance(table["state"], str):
-            raise ValueError(f"state = {table['state']!r} must be a path.")
+            raise UserError(f"state = {table['state']!r} must be a path.")
         terms = Terms.from_fields(table.pop("terms"))
         return Settings(terms=terms, state=path.parent / table.pop("state"), **table)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{where} cannot be used: {error}") from None
+        raise UserError(f"{where} cannot be used: {error}") from None

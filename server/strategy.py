@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning import Randomness, mean_gradient, sgd_step
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
@@ -274,7 +275,7 @@ class RandomParticipation(Strategy):
         saved = self._checkpoints.load()
         weights = initial[messages.VECTOR].numpy().astype(np.float32)
         if saved is not None and saved.weights.shape != weights.shape:
-            raise ValueError(
+            raise UserError(
                 f"The checkpoint has {saved.weights.size} parameters, but the model has "
                 f"{weights.size}; was the model changed since the run began?"
             )

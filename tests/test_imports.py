@@ -29,18 +29,19 @@ MAY_IMPORT = {
 }
 # Inside of a package, rooms that must not know of others.
 ROOMS_MAY_IMPORT = {
-    "accounting.analyses": {"accounting.patience", "accounting.validation"},
+    "accounting.analyses": {"accounting.errors", "accounting.patience", "accounting.validation"},
     "accounting.composition": {
         "accounting.analyses",
+        "accounting.errors",
         "accounting.patience",
         "accounting.rounding",
         "accounting.validation",
     },
-    "learning.data": set(),
-    "learning.gradients": set(),
-    "client.node": {"protocol"},
-    "deploy.flower": {"deploy.errors"},
-    "deploy.keys": set(),
+    "learning.data": {"accounting.errors"},
+    "learning.gradients": {"accounting.errors"},
+    "client.node": {"accounting.errors", "protocol"},
+    "deploy.flower": {"accounting.errors", "deploy.errors"},
+    "deploy.keys": {"accounting.errors"},
 }
 HEAVY = {
     "accounting": {"torch", "flwr", "opacus", "torchvision"},

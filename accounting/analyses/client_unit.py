@@ -19,6 +19,7 @@ from scipy import special
 from coinflower.accounting.analyses.binomial import binomial_window
 from coinflower.accounting.analyses.gaussian_excess import excess, log_sum, mills_ratio
 from coinflower.accounting.analyses.schemes import Direction, Scheme
+from coinflower.accounting.errors import UserError
 
 Array = npt.NDArray[np.float64]
 
@@ -96,7 +97,7 @@ class WholeClient(Scheme):
 
 def _require_cap(cap: float) -> None:
     if not cap >= 1:
-        raise ValueError(f"cap = {cap} must be at least 1 clip norm, or infinite for no cap.")
+        raise UserError(f"cap = {cap} must be at least 1 clip norm, or infinite for no cap.")
 
 
 def _components(q: float, size: int, cap: float) -> tuple[Array, Array]:

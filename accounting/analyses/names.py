@@ -10,6 +10,7 @@ from coinflower.accounting.analyses.schemes import (
     Scheme,
     WeakClientSampling,
 )
+from coinflower.accounting.errors import UserError
 
 SCHEMES: dict[str, type[Scheme]] = {
     scheme.name: scheme
@@ -30,6 +31,6 @@ def scheme_class(name: str) -> type[Scheme]:
     try:
         return SCHEMES[name]
     except KeyError:
-        raise ValueError(
+        raise UserError(
             f"scheme = {name!r} is unknown; choose one of {', '.join(SCHEMES)}."
         ) from None

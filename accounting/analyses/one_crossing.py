@@ -25,6 +25,7 @@ from scipy import special
 
 from coinflower.accounting.analyses.binomial import binomial_window
 from coinflower.accounting.analyses.gaussian_excess import log_expm1, log_expm1_plus, mills_ratio
+from coinflower.accounting.errors import UserError
 
 if TYPE_CHECKING:
     from coinflower.accounting.analyses.schemes import Direction
@@ -71,7 +72,7 @@ def one_crossing_delta(
         δ, one for each ε.
     """
     if not cap >= 1:
-        raise ValueError(f"cap = {cap} must be at least 1 clip norm, or infinite for no cap.")
+        raise UserError(f"cap = {cap} must be at least 1 clip norm, or infinite for no cap.")
     if epsilon.size == 0:
         return np.zeros(0)
     removes = direction == "remove"

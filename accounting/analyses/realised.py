@@ -19,6 +19,7 @@ from scipy import special
 from coinflower.accounting.analyses.binomial import binomial_window
 from coinflower.accounting.analyses.gaussian_excess import excess, log_sum
 from coinflower.accounting.analyses.schemes import Direction, Scheme, participation_terms
+from coinflower.accounting.errors import UserError
 
 Array = npt.NDArray[np.float64]
 
@@ -123,9 +124,9 @@ class Realised(Scheme):
         """Check the geometry, too."""
         super().__post_init__()
         if not 0 < self.length <= 1:
-            raise ValueError(f"length = {self.length} must lie in (0, 1].")
+            raise UserError(f"length = {self.length} must lie in (0, 1].")
         if not SMALLEST_ANGLE <= self.angle <= math.pi - SMALLEST_ANGLE:
-            raise ValueError(
+            raise UserError(
                 f"angle = {self.angle} must lie between {SMALLEST_ANGLE} and π − {SMALLEST_ANGLE}; "
                 "the collinear pair is the scheme 'printed'."
             )

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from coinflower.accounting import patience, validation
 from coinflower.accounting.analyses.binomial import binomial_window
 from coinflower.accounting.analyses.gaussian_excess import excess, log_expm1, log_expm1_plus
+from coinflower.accounting.errors import UserError
 
 Array = npt.NDArray[np.float64]
 
@@ -78,7 +79,7 @@ class Scheme(ABC):
         validation.require_count("d", self.d, least=0)
         validation.require_positive("noise multiplier (sigma)", self.noise_multiplier)
         if self.noise_multiplier < LEAST_NOISE:
-            raise ValueError(
+            raise UserError(
                 f"noise multiplier (sigma) = {self.noise_multiplier} must be at least "
                 f"{LEAST_NOISE:g}: less cannot be told from none."
             )
@@ -107,7 +108,7 @@ class Scheme(ABC):
         patience.require()
         values = np.asarray(epsilon, dtype=np.float64)
         if np.isnan(values).any():
-            raise ValueError("epsilon = nan is not a number.")
+            raise UserError("epsilon = nan is not a number.")
         if direction is None:
             delta = np.maximum(
                 self._signed(values.ravel(), Direction.REMOVE),

@@ -14,6 +14,7 @@ import numpy as np
 from coinflower.accounting import validation
 from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.composition.compose import delta_after, epsilon_after
+from coinflower.accounting.errors import UserError
 from coinflower.accounting.rounding import rounded_up
 
 LEAST_SIGMA = 0.01
@@ -27,7 +28,7 @@ _PRECISION_ONE_ROUND = 1e-8
 _MOST_STEPS_DOWN = 16
 
 
-class CalibrationError(ValueError):
+class CalibrationError(UserError):
     """The target cannot be met; the message says why."""
 
 

@@ -17,6 +17,8 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
+from coinflower.accounting.errors import UserError
+
 if TYPE_CHECKING:
     from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
@@ -32,9 +34,9 @@ def load_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_ssh_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, NotImplementedError, UnsupportedAlgorithm) as error:
-        raise ValueError(f"{path} is not an unprotected private key: {error}") from error
+        raise UserError(f"{path} is not an unprotected private key: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{path} is not an ECDSA key; make one with ssh-keygen -t ecdsa -b 384")
+        raise UserError(f"{path} is not an ECDSA key; make one with ssh-keygen -t ecdsa -b 384")
     return key
 
 

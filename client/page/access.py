@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from coinflower.accounting.errors import UserError
+
 
 class DeniedError(Exception):
     """A request is refused.
@@ -51,9 +53,9 @@ def parse_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not bare or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"page = {text!r} must be HOST:PORT, as in 127.0.0.1:8600.")
+        raise UserError(f"page = {text!r} must be HOST:PORT, as in 127.0.0.1:8600.")
     if _address(bare) is None and ":" in bare:
-        raise ValueError(f"page = {text!r}: an IPv6 address needs brackets, as in [::1]:8600.")
+        raise UserError(f"page = {text!r}: an IPv6 address needs brackets, as in [::1]:8600.")
     return bare, int(port)
 
 

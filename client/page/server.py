@@ -8,6 +8,7 @@ from typing import Self
 
 import uvicorn
 
+from coinflower.accounting.errors import UserError
 from coinflower.client.page.access import Access, is_loopback, parse_address
 from coinflower.client.page.site import make_site
 from coinflower.client.page.view import Subject, render
@@ -83,7 +84,7 @@ def _bind(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"The page cannot be served at {host}:{port} ({error.strerror or error}); choose "
             "another with --page, or port 0 for any that is free."
         ) from None

@@ -13,6 +13,8 @@ import re
 import sys
 from pathlib import Path
 
+from coinflower.accounting.errors import UserError
+
 OWN_CLIENTS = 3
 """Clients that ``docker-compose.yml`` names itself."""
 MOST_CLIENTS = 200
@@ -36,7 +38,7 @@ def render(base: str, clients: int) -> str:
         ValueError: There is none to add, or too many are asked for.
     """
     if not OWN_CLIENTS < clients <= MOST_CLIENTS:
-        raise ValueError(
+        raise UserError(
             f"clients = {clients} must be from {OWN_CLIENTS + 1} to {MOST_CLIENTS}; {BASE} alone "
             f"has {OWN_CLIENTS}."
         )
@@ -97,7 +99,7 @@ def main() -> None:
     asked = parser.parse_args()
     try:
         print(f"Written: {write(asked.folder, asked.clients)}")
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)
 

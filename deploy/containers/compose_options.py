@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coinflower.accounting import validation
+from coinflower.accounting.errors import UserError
 from coinflower.deploy.containers.compose_clients import OWN_CLIENTS
 from coinflower.protocol.modes import Mode, parse_mode
 
@@ -33,7 +34,7 @@ class Options:
     def __post_init__(self) -> None:
         """Check what can be checked before anything is made."""
         if not self.mode.is_private:
-            raise ValueError(
+            raise UserError(
                 "COINFLOWER_MODE = 'none' protects nothing, and this cluster keeps budgets; choose "
                 "another mode."
             )
@@ -67,7 +68,7 @@ class Options:
 def _count(environment: Mapping[str, str], name: str, least: int) -> int:
     text = environment.get(name, "")
     if not text.isdigit() or int(text) < least:
-        raise ValueError(f"{name} = {text!r} must be a whole number of at least {least}.")
+        raise UserError(f"{name} = {text!r} must be a whole number of at least {least}.")
     return int(text)
 
 
@@ -76,4 +77,4 @@ def _number(environment: Mapping[str, str], name: str) -> float | None:
     try:
         return float(text) if text else None
     except ValueError:
-        raise ValueError(f"{name} = {text!r} must be a number, such as 0.5.") from None
+        raise UserError(f"{name} = {text!r} must be a number, such as 0.5.") from None

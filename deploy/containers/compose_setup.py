@@ -21,6 +21,7 @@ from pathlib import Path
 
 import tomli_w
 
+from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.containers.compose_options import Options
 from coinflower.deploy.errors import DeploymentError
@@ -115,7 +116,7 @@ def _require_same(options: Options, settings: Path) -> None:
         ("rounds", present.terms.rounds, options.rounds),
     ):
         if is_now != wanted:
-            raise ValueError(
+            raise UserError(
                 f"This cluster was set up with {name} = {is_now}, not {wanted}; keep that, or "
                 "begin anew, with new ledgers, after: docker compose down --volumes"
             )
@@ -128,7 +129,7 @@ def _require_all_there(options: Options, place: Place) -> None:
             ("policy", place.data(index) / POLICY, "allow more than its owner did"),
         ):
             if not path.exists():
-                raise ValueError(
+                raise UserError(
                     f"The {what} of client-{index} is gone, and a new one would {would}; restore "
                     "its volume, or begin everything anew after: docker compose down --volumes"
                 )
@@ -144,7 +145,7 @@ def _require_budgets(options: Options, place: Place) -> None:
         for name, limit in limits.items():
             granted = {"EPSILON": budget.epsilon, "DELTA": budget.delta}[name]
             if limit is not None and not granted <= limit:
-                raise ValueError(
+                raise UserError(
                     f"The policy of {path.parents[1].name} grants {name.lower()} = {granted:g}, "
                     f"more than COINFLOWER_{name} = {limit:g}; its owner may lower it in "
                     f"{POLICY}, or leave out the variable."
@@ -274,7 +275,7 @@ def main() -> None:
     try:
         for sentence in set_up(Options.read(os.environ), place) or ["Everything is there."]:
             say(sentence)
-    except (ValueError, DeploymentError) as error:
+    except (UserError, DeploymentError) as error:
         complain(str(error))
         sys.exit(2)
     finally:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from coinflower.accounting.errors import UserError
 from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.guard import start_guarded, stop_guarded
 
@@ -125,9 +126,9 @@ class Superlink:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         if tls is None and host != LOOPBACK:
-            raise ValueError(f"host {host!r} needs tls: without it only {LOOPBACK} is allowed")
+            raise UserError(f"host {host!r} needs tls: without it only {LOOPBACK} is allowed")
         if tls is None and authenticate_nodes:
-            raise ValueError("authenticate_nodes needs tls")
+            raise UserError("authenticate_nodes needs tls")
         self._directory = directory
         self._host = host
         self._tls = tls

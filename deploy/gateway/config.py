@@ -15,6 +15,7 @@ import ipaddress
 import re
 from pathlib import Path, PurePosixPath
 
+from coinflower.accounting.errors import UserError
 from coinflower.protocol.terms import Terms
 
 CONTAINER_PORT = 8443
@@ -276,7 +277,7 @@ def render_limit(largest_body: int) -> str:
         ValueError: The limit would be none.
     """
     if largest_body < 1:
-        raise ValueError(f"largest_body = {largest_body} must be at least 1: to nginx 0 is no end.")
+        raise UserError(f"largest_body = {largest_body} must be at least 1: to nginx 0 is no end.")
     return f"client_max_body_size {largest_body};"
 
 
@@ -301,7 +302,7 @@ def render_container_config() -> str:
 def _require_address(name: str, value: str) -> str:
     match = _ADDRESS.fullmatch(value)
     if match is None or not 1 <= int(match["port"]) <= 65535:
-        raise ValueError(f"{name} = {value!r} must be host:port.")
+        raise UserError(f"{name} = {value!r} must be host:port.")
     return match["host"]
 
 
@@ -311,8 +312,8 @@ def _require_dns_name(name: str) -> None:
     except ValueError:
         if _NAME.fullmatch(name):
             return
-        raise ValueError(f"upstream_name = {name!r} must be a DNS name.") from None
-    raise ValueError(
+        raise UserError(f"upstream_name = {name!r} must be a DNS name.") from None
+    raise UserError(
         f"upstream_name = {name!r} must be a DNS name of the SuperLink's certificate: "
         "nginx does not look at IP addresses there."
     )
@@ -320,7 +321,7 @@ def _require_dns_name(name: str) -> None:
 
 def _path(name: str, path: Path) -> PurePosixPath:
     if _UNSAFE_IN_PATH.search(str(path)):
-        raise ValueError(f"{name} = {str(path)!r} holds a character that nginx would misread.")
+        raise UserError(f"{name} = {str(path)!r} holds a character that nginx would misread.")
     return PurePosixPath(path.absolute())
 
 

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from coinflower.accounting.errors import UserError
 from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.guard import start_guarded, stop_guarded
 from coinflower.deploy.flower.superlink import LOOPBACK, TlsFiles, is_free
@@ -65,7 +66,7 @@ def listen_address(listen: str) -> tuple[str, int]:
     """
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise ValueError(f"listen = {listen!r} must be host:port, as in 0.0.0.0:8443.")
+        raise UserError(f"listen = {listen!r} must be host:port, as in 0.0.0.0:8443.")
     return host, int(port)
 
 

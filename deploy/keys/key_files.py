@@ -12,6 +12,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from coinflower.accounting.errors import UserError
+
 
 def require_private(path: Path) -> None:
     """Refuse a private key that others on this machine may read.
@@ -20,9 +22,9 @@ def require_private(path: Path) -> None:
         ValueError: It is missing, or readable or writable by group or others.
     """
     if not path.is_file():
-        raise ValueError(f"There is no key at {path}.")
+        raise UserError(f"There is no key at {path}.")
     if path.stat().st_mode & 0o077:
-        raise ValueError(
+        raise UserError(
             f"{path} can be read by others on this machine; close it with: chmod 600 {path}"
         )
 
@@ -35,13 +37,13 @@ def load_public_key(path: Path) -> ec.EllipticCurvePublicKey:
     """
     content = path.read_bytes()
     if b"PRIVATE KEY" in content:
-        raise ValueError(f"{path} is a private key, which must stay where it is; take the .pub.")
+        raise UserError(f"{path} is a private key, which must stay where it is; take the .pub.")
     try:
         key = serialization.load_ssh_public_key(content)
     except (ValueError, NotImplementedError, UnsupportedAlgorithm):
-        raise ValueError(f"{path} is not a public key in OpenSSH's format.") from None
+        raise UserError(f"{path} is not a public key in OpenSSH's format.") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ValueError(f"{path} is not an ECDSA key; make one with: coinflower keys client")
+        raise UserError(f"{path} is not an ECDSA key; make one with: coinflower keys client")
     return key
 
 
@@ -58,11 +60,11 @@ def load_certificate(path: Path) -> x509.Certificate:
         ValueError: There is none.
     """
     if not path.is_file():
-        raise ValueError(f"There is no certificate at {path}; make it with: coinflower keys")
+        raise UserError(f"There is no certificate at {path}; make it with: coinflower keys")
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError:
-        raise ValueError(f"{path} is not a PEM certificate.") from None
+        raise UserError(f"{path} is not a PEM certificate.") from None
 
 
 def load_signing_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -75,9 +77,9 @@ def load_signing_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ValueError(f"{path} is not an unprotected private key in PEM format.") from None
+        raise UserError(f"{path} is not an unprotected private key in PEM format.") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{path} is not an elliptic-curve key.")
+        raise UserError(f"{path} is not an elliptic-curve key.")
     return key
 
 

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from coinflower.accounting.errors import UserError
 from coinflower.deploy.keys.key_files import (
     fingerprint,
     load_certificate,
@@ -78,7 +79,7 @@ def make_authority(folder: Path, *, days: int = CA_DAYS, renew: bool = False) ->
     if renew:
         key = load_signing_key(folder / CA_KEY)
     elif present.exists() or (folder / CA_KEY).exists():
-        raise ValueError(
+        raise UserError(
             f"{folder} holds an authority already, which every certificate hangs on; "
             "renew it with --renew, or choose another folder."
         )
@@ -108,15 +109,15 @@ def make_server_certificate(folder: Path, names: Sequence[str], *, days: int | N
     left = (authority.not_valid_after_utc - datetime.now(UTC)).days
     days = min(SERVER_DAYS, left) if days is None else days
     if left < 1:
-        raise ValueError(f"The authority in {folder} has expired; renew it: keys init --renew.")
+        raise UserError(f"The authority in {folder} has expired; renew it: keys init --renew.")
     _require_days(days)
     if days > left:
-        raise ValueError(f"days = {days} is longer than the authority's own {left} days.")
+        raise UserError(f"days = {days} is longer than the authority's own {left} days.")
     path = folder / SERVER_CERTIFICATE
     if not names and path.exists():
         names = subject_names(load_certificate(path))
     if not names:
-        raise ValueError("Name at least one host name or IP address that clients use: --name.")
+        raise UserError("Name at least one host name or IP address that clients use: --name.")
     wanted = list(dict.fromkeys([*names, *ALWAYS_NAMED]))
     alternatives = x509.SubjectAlternativeName([_general_name(name) for name in wanted])
     key_path = folder / SERVER_KEY
@@ -143,13 +144,13 @@ def make_node_key(folder: Path, name: str) -> Item:
         ValueError: The name cannot be a file's, or there is such a key already.
     """
     if not _NODE_NAME.fullmatch(name) or name in _RESERVED:
-        raise ValueError(
+        raise UserError(
             f"{name!r} cannot name a node: use letters, digits, dots, dashes, at most 64 of them."
         )
     private, public = folder / f"{name}.key", folder / f"{name}.pub"
     for path in (private, public):
         if path.exists():
-            raise ValueError(f"{path} exists already; a key is never overwritten.")
+            raise UserError(f"{path} exists already; a key is never overwritten.")
     key = ec.generate_private_key(ec.SECP384R1())
     make_folder(folder)
     write_file(private, private_pem(key, serialization.PrivateFormat.OpenSSH), mode=0o600)
@@ -173,7 +174,7 @@ def list_items(folder: Path) -> list[Item]:
     ]
     items += [_node_item(path) for path in sorted(folder.glob("*.pub"))]
     if not items:
-        raise ValueError(f"{folder} holds no keys; make some with: coinflower keys init {folder}")
+        raise UserError(f"{folder} holds no keys; make some with: coinflower keys init {folder}")
     return items
 
 
@@ -187,17 +188,17 @@ def require_server_files(folder: Path) -> Item:
     certificate = load_certificate(folder / SERVER_CERTIFICATE)
     require_private(folder / SERVER_KEY)
     if certificate.public_key() != load_signing_key(folder / SERVER_KEY).public_key():
-        raise ValueError(f"{folder / SERVER_KEY} is not the key of {folder / SERVER_CERTIFICATE}.")
+        raise UserError(f"{folder / SERVER_KEY} is not the key of {folder / SERVER_CERTIFICATE}.")
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError):
-        raise ValueError(
+        raise UserError(
             f"{folder / SERVER_CERTIFICATE} was not signed by {folder / CA_CERTIFICATE}."
         ) from None
     for what, one in (("authority", authority), ("server", certificate)):
         if one.not_valid_after_utc < datetime.now(UTC):
             again = "keys init --renew" if what == "authority" else "keys server"
-            raise ValueError(
+            raise UserError(
                 f"The {what}'s certificate in {folder} expired on "
                 f"{one.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; renew it: coinflower {again} …"
             )
@@ -273,13 +274,13 @@ def _general_name(name: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not _HOST_NAME.fullmatch(name.lower()) or len(name) > 253:
-        raise ValueError(f"{name!r} is neither a host name nor an IP address.")
+        raise UserError(f"{name!r} is neither a host name nor an IP address.")
     return x509.DNSName(name.lower())
 
 
 def _require_days(days: int) -> None:
     if not 1 <= days <= 36500:
-        raise ValueError(f"days = {days} must lie in 1 to 36500.")
+        raise UserError(f"days = {days} must lie in 1 to 36500.")
 
 
 def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:

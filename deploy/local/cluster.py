@@ -15,6 +15,7 @@ import tomli_w
 from coinflower.accounting import validation
 from coinflower.accounting.composition.calibration import least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_up
 from coinflower.learning import (
@@ -142,7 +143,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     model_for(terms.model, data)  # now, not in a round, shows what does not go together
     folder = folder or Path("runs") / experiment
     if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty; choose another folder, or --resume {folder}.")
+        raise UserError(f"{folder} is not empty; choose another folder, or --resume {folder}.")
     cluster = Cluster(
         folder=folder.absolute(),
         terms=terms,
@@ -177,7 +178,7 @@ def _terms(
     plan: Plan, experiment: str, classes: int, shape: Sequence[int], largest_size: int
 ) -> Terms:
     if plan.mode.is_private and plan.epsilon == 0:
-        raise ValueError("epsilon = 0 is a budget of nothing: no round may be played.")
+        raise UserError("epsilon = 0 is a budget of nothing: no round may be played.")
     terms = Terms(
         experiment=experiment,
         mode=plan.mode,
@@ -203,7 +204,7 @@ def _sigma(plan: Plan, largest_size: int) -> float:
     if plan.sigma is not None:
         return plan.sigma
     if plan.epsilon is None:
-        raise ValueError("Neither sigma nor epsilon is stated; state at least one of them.")
+        raise UserError("Neither sigma nor epsilon is stated; state at least one of them.")
     return least_sigma(
         scheme,
         p=plan.p,
@@ -226,7 +227,7 @@ def _require_within_budget(plan: Plan, terms: Terms, largest_size: int) -> None:
         return
     spent = epsilon_after([(cost, terms.rounds)], plan.delta)
     if not spent <= plan.epsilon:
-        raise ValueError(
+        raise UserError(
             f"sigma = {plan.sigma:g} costs epsilon = {rounded_up(spent, 6)} at delta = "
             f"{plan.delta:g} over {terms.rounds:,} rounds, more than the stated epsilon = "
             f"{plan.epsilon:g}; state more noise or fewer rounds, or leave out sigma to have it "

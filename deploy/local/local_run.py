@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.app import SIMULATED_POLICIES
 from coinflower.deploy.errors import DeploymentError
@@ -41,13 +42,13 @@ def reopen(folder: Path) -> Cluster:
     folder = folder.absolute()
     path = folder / "settings.toml"
     if not path.exists():
-        raise ValueError(f"{folder} holds no run; name the folder that a run was written to.")
+        raise UserError(f"{folder} holds no run; name the folder that a run was written to.")
     settings = load_settings(path)
     save_settings(replace(settings, resume=True), path)
     (settings.state / STATUS).unlink(missing_ok=True)  # speaks of the process that stopped
     policies = sorted(folder.glob("clients/client-*.toml"))
     if not policies:
-        raise ValueError(f"{folder} holds no clients.")
+        raise UserError(f"{folder} holds no clients.")
     return Cluster(
         folder=folder,
         terms=settings.terms,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from coinflower.accounting.errors import UserError
 from coinflower.deploy.flower.guard import start_guarded, stop_guarded
 from coinflower.deploy.flower.superlink import LOOPBACK, free_port
 from coinflower.deploy.machines.logs import TextFormatter
@@ -31,7 +32,7 @@ class NodeKind(StrEnum):
 def require_ray() -> None:
     """Refuse simulated nodes where Flower's simulation engine is not installed."""
     if importlib.util.find_spec("ray") is None:
-        raise ValueError(
+        raise UserError(
             "Flower's simulation engine needs Ray; install it with "
             "pip install 'coinflower[simulation]'."
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from coinflower.accounting.errors import UserError
 from coinflower.deploy.keys.key_files import fingerprint, load_public_key, make_folder, write_file
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Registry:
             return f"{present} ({fingerprint(key)}) is allowed already."
         target = self._folder / f"{path.stem}.pub"
         if target.exists():
-            raise ValueError(
+            raise UserError(
                 f"Another key is allowed under the name {path.stem!r}; revoke it "
                 f"({target}) or rename {path}."
             )
@@ -63,7 +64,7 @@ class Registry:
         key = load_public_key(path)
         name = self.names().get(_bytes(key))
         if name is None:
-            raise ValueError(f"The key in {path} ({fingerprint(key)}) is not among those allowed.")
+            raise UserError(f"The key in {path} ({fingerprint(key)}) is not among those allowed.")
         for file in self._folder.glob("*.pub"):
             if _readable(file) == key:
                 file.unlink()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from coinflower.accounting.errors import UserError
 from coinflower.client.page.server import PageServer
 from coinflower.deploy.terminal import say
 
@@ -34,7 +35,7 @@ def told_link(server: PageServer, ledger: Path) -> Iterator[None]:
         # Made anew, so that neither a link nor another's open file receives the token.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"The link to the page cannot be put into {path} ({error.strerror}); make its folder "
             "writable, or start this in a terminal."
         ) from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from coinflower.accounting.errors import UserError
 from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.superlink import LOOPBACK, Superlink, TlsFiles
 from coinflower.deploy.gateway.config import largest_body
@@ -72,7 +73,7 @@ class ServerPlan:
     def __post_init__(self) -> None:
         """Check what can be checked without starting anything."""
         if self.keys is None and (self.listen is not None or self.host != LOOPBACK):
-            raise ValueError(
+            raise UserError(
                 "Without --keys the server speaks plain HTTP, on this machine's loopback only."
             )
         if self.listen is not None:

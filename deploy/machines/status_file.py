@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from coinflower.accounting.errors import UserError
 from coinflower.deploy.local.local_run import is_alive
 from coinflower.server.checkpoint import write_atomically
 from coinflower.server.journal import read_metrics, read_status
@@ -73,7 +74,7 @@ def read_server_status(folder: Path) -> dict[str, Any]:
         ValueError: No server ever ran there.
     """
     if not (folder / SETTINGS).exists():
-        raise ValueError(f"{folder} is not a server's folder; name the one given to --folder.")
+        raise UserError(f"{folder} is not a server's folder; name the one given to --folder.")
     return standing(load_settings(folder / SETTINGS), folder)
 
 

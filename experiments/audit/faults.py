@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 
 import coinflower.client.participant
+from coinflower.accounting.errors import UserError
 from coinflower.client.participant import Participant
 from coinflower.learning import FixedPoint, SecureRandom, SeededRandom
 
@@ -34,7 +35,7 @@ def planted(name: str | None) -> Iterator[None]:
         ValueError: There is no fault of that name.
     """
     if name is not None and name not in FAULTS:
-        raise ValueError(f"fault = {name!r} is unknown; choose one of {', '.join(FAULTS)}.")
+        raise UserError(f"fault = {name!r} is unknown; choose one of {', '.join(FAULTS)}.")
     with ExitStack() as stack:
         if name is not None:
             FAULTS[name](stack)

@@ -26,6 +26,7 @@ from coinflower.accounting.analyses.schemes import (
 )
 from coinflower.accounting.composition.calibration import least_sigma
 from coinflower.accounting.composition.tightness import realised_sigma_after
+from coinflower.accounting.errors import UserError
 from coinflower.experiments.paper.check_ins import check_in_curve
 
 Series = list[tuple[float, float]]
@@ -74,11 +75,11 @@ def load_points(path: Path | None) -> dict[str, Any]:
     try:
         points: dict[str, Any] = json.loads(source.read_text())
     except json.JSONDecodeError as error:
-        raise ValueError(f"{source} is not JSON: {error}.") from None
+        raise UserError(f"{source} is not JSON: {error}.") from None
     for figure, needed in _NEEDED_POINTS.items():
         part = points.get(figure) if isinstance(points, dict) else None
         if not isinstance(part, dict) or not part.keys() >= set(needed):
-            raise ValueError(f"{source} lacks the figure {figure} with {', '.join(needed)}.")
+            raise UserError(f"{source} lacks the figure {figure} with {', '.join(needed)}.")
     return points
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coinflower.accounting import validation
 from coinflower.accounting.analyses.names import SCHEMES
+from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.scenarios import SETTINGS, analysis_of
 from coinflower.experiments.simulator.simulation import STATE
 from coinflower.experiments.simulator.simulator import NOISES, parse_noise
@@ -84,13 +85,11 @@ class Request:
         validation.require_probability("availability", self.availability)
         validation.require_positive("clip norm", self.clip_norm)
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum = {self.momentum} must lie in [0, 1).")
+            raise UserError(f"momentum = {self.momentum} must lie in [0, 1).")
         self._check_options()
         self._refuse_contradictions()
         if self.out is not None and (self.out / STATE).exists() and not self.resume:
-            raise ValueError(
-                f"{self.out} holds a simulation; --resume it or choose another folder."
-            )
+            raise UserError(f"{self.out} holds a simulation; --resume it or choose another folder.")
 
     def _check_options(self) -> None:
         """Check what may be left out."""
@@ -109,7 +108,7 @@ class Request:
     def _refuse_contradictions(self) -> None:
         """Refuse noise that is asked for and forbidden at once."""
         if self.noise == Mode.NONE and self.scheme not in (None, NO_SCHEME):
-            raise ValueError(
+            raise UserError(
                 f"noise = 'none' adds no noise, but scheme = {self.scheme!r} would choose some; "
                 "leave out one of them."
             )
@@ -118,7 +117,7 @@ class Request:
         for field, value in {"sigma": self.sigma, "total epsilon": self.total_epsilon}.items():
             if value is not None:
                 none = "noise" if self.noise == Mode.NONE else "scheme"
-                raise ValueError(
+                raise UserError(
                     f"{none} = 'none' adds no noise, but {field} = {value:g} asks for some; leave "
                     "out one of them."
                 )
@@ -135,4 +134,4 @@ class Request:
 def require_one_of(field: str, value: str, choices: list[str]) -> None:
     """Refuse a value that is none of the choices."""
     if value not in choices:
-        raise ValueError(f"{field} = {value!r} is unknown; choose one of {', '.join(choices)}.")
+        raise UserError(f"{field} = {value!r} is unknown; choose one of {', '.join(choices)}.")

@@ -11,6 +11,7 @@ from coinflower.accounting import validation
 from coinflower.accounting.analyses.schemes import CentralShuffling, Scheme
 from coinflower.accounting.composition.calibration import CalibrationError, least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.errors import UserError
 from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.simulator import CENTRAL, Noise
 from coinflower.learning import Dataset, load_data, partition
@@ -163,7 +164,7 @@ def _shares(
     most = samples // setting.d
     count = max(1, min(setting.clients, most)) if clients is None else clients
     if count > most:
-        raise ValueError(
+        raise UserError(
             f"{count:,} clients of {setting.d} samples each need {count * setting.d:,} samples, "
             f"but {data.name} has {samples:,}: it makes at most {most:,} clients."
         )

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from coinflower.accounting.analyses.names import scheme_class
+from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.peak_memory import keep_freed_memory
 from coinflower.experiments.simulator.request import NO_SCHEME, Request
 from coinflower.experiments.simulator.scenarios import (
@@ -88,7 +89,7 @@ def run_request(
         last, total = max(played, request.iterations), terms[TOTAL_EPSILON]
         excess = excess_over(request, federation, sigma, last, total)
         if excess is not None and (request.sigma is not None or chosen_by_a_bound(request)):
-            raise ValueError(
+            raise UserError(
                 f"{excess}; play fewer, choose more noise, or state a larger total epsilon."
             )
         if excess is not None:  # chosen by an analysis that is known to understate

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as save_tensors
 from torch import nn
 
+from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.simulator import Simulator, Vector
 from coinflower.learning import (
     Dataset,
@@ -86,7 +87,7 @@ class State:
         for name in {**terms, **self.terms}:
             began, asked = self.terms.get(name), terms.get(name)
             if name != TOTAL_EPSILON and began != asked:
-                raise ValueError(
+                raise UserError(
                     f"{self.path} began with {_said(name, began)}, but {_said(name, asked)} is "
                     "asked for; resume it as it began, or choose another folder."
                 )
@@ -173,7 +174,7 @@ def _save(
 
 def _restore(simulator: Simulator, begun: State) -> Curve:
     if begun.weights.shape != simulator.weights.shape:
-        raise ValueError(f"{begun.path} holds another model; choose another folder.")
+        raise UserError(f"{begun.path} holds another model; choose another folder.")
     simulator.weights, simulator.velocity = begun.weights, begun.velocity
     return begun.curve
 
@@ -195,9 +196,9 @@ def read_state(folder: Path) -> State:
         curve = Curve(**fields)
         terms = json.loads(metadata.get("terms", "null"))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged: {error}.") from None
+        raise UserError(f"{path} is damaged: {error}.") from None
     if not isinstance(terms, dict):
-        raise ValueError(
+        raise UserError(
             f"{path} does not say how its simulation began, so nobody can tell what it costs; "
             "choose another folder."
         )

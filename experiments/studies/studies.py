@@ -11,6 +11,7 @@ from enum import StrEnum
 from coinflower.accounting import validation
 from coinflower.accounting.analyses.names import SCHEMES
 from coinflower.accounting.analyses.schemes import CentralShuffling
+from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.request import NO_SCHEME, Request, require_one_of
 from coinflower.experiments.simulator.scenarios import SETTINGS
 from coinflower.experiments.simulator.simulator import Noise
@@ -40,7 +41,7 @@ def parse_question(text: str) -> Question:
     try:
         return Question(text)
     except ValueError:
-        raise ValueError(
+        raise UserError(
             f"question = {text!r} is unknown; choose one of {', '.join(Question)}."
         ) from None
 
@@ -85,7 +86,7 @@ class Study:
         """Check everything before the first training; requests check themselves."""
         require_one_of("scenario", self.scenario, list(SETTINGS))
         if not self.rates:
-            raise ValueError("rates must name at least one learning rate.")
+            raise UserError("rates must name at least one learning rate.")
         for rate in self.rates:
             validation.require_positive("rates: learning rate", rate)
         for epsilon in self.epsilons:
@@ -95,9 +96,9 @@ class Study:
         validation.require_count("seeds", self.seeds, least=1)
         validation.require_count("test images", self.test_images, least=1)
         if self.question is not Question.PER_ITERATION and not self.epsilons:
-            raise ValueError("epsilons must name at least one budget.")
+            raise UserError("epsilons must name at least one budget.")
         if self.question is Question.UNTRUSTED_PRICE and not self.clients:
-            raise ValueError("clients must name at least one number of clients.")
+            raise UserError("clients must name at least one number of clients.")
         for case in self.cases():
             self.request(case, self.rates[0], 0)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.request import Request
 from coinflower.experiments.simulator.scenarios import SETTINGS, load_training_data
 from coinflower.experiments.simulator.simulated_run import federation_of, run_request, sigma_of
@@ -211,7 +212,7 @@ def _two_test_parts(data: Dataset, images: int) -> tuple[Dataset, Dataset]:
     """Return the data with two disjoint test parts: one to report, one to choose rates by."""
     order = np.random.default_rng(0).permutation(len(data.test_targets))
     if len(order) < 2:
-        raise ValueError(f"{data.name} needs at least two test images.")
+        raise UserError(f"{data.name} needs at least two test images.")
     images = min(images, len(order) // 2)
     parts = [order[:images], order[images : 2 * images]]
     first, second = (

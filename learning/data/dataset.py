@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coinflower.accounting.errors import UserError
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
@@ -37,12 +39,12 @@ class Dataset:
         ):
             _check_part(f"{self.name}: the {part} part", inputs, targets, self.classes)
         if self.train_inputs.shape[1:] != self.test_inputs.shape[1:]:
-            raise ValueError(
+            raise UserError(
                 f"{self.name}: training images are {_size(self.train_inputs)}, but test images "
                 f"{_size(self.test_inputs)}: both parts must have one size"
             )
         if self.writers is not None and self.writers.shape != self.train_targets.shape:
-            raise ValueError(
+            raise UserError(
                 f"{self.name}: {len(self.writers)} writer ids for {len(self.train_targets)} "
                 "training images: there must be one each"
             )
@@ -54,24 +56,22 @@ def _size(inputs: NDArray[Any]) -> str:
 
 def _check_part(what: str, inputs: NDArray[Any], targets: NDArray[np.int64], classes: int) -> None:
     if inputs.ndim != 3:
-        raise ValueError(f"{what} has images of shape {inputs.shape}, but needs N x height x width")
+        raise UserError(f"{what} has images of shape {inputs.shape}, but needs N x height x width")
     if inputs.dtype not in (np.dtype(np.uint8), np.dtype(np.float32)):
-        raise ValueError(
-            f"{what} has images of type {inputs.dtype}: give uint8, or float32 in 0..1"
-        )
+        raise UserError(f"{what} has images of type {inputs.dtype}: give uint8, or float32 in 0..1")
     if targets.shape != (len(inputs),):
-        raise ValueError(
+        raise UserError(
             f"{what} has {len(inputs)} images, but labels of shape {targets.shape}: there must be "
             "one label per image"
         )
     if len(inputs) == 0:
-        raise ValueError(f"{what} is empty, but needs at least one image")
+        raise UserError(f"{what} is empty, but needs at least one image")
     if inputs.dtype == np.float32 and not (inputs.min() >= 0 and inputs.max() <= 1):
-        raise ValueError(
+        raise UserError(
             f"{what} has values from {inputs.min()} to {inputs.max()}: scale them to 0..1"
         )
     if targets.min() < 0 or targets.max() >= classes:
-        raise ValueError(
+        raise UserError(
             f"{what} has labels from {targets.min()} to {targets.max()}, but must lie in 0.."
             f"{classes - 1}"
         )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.data.idx import read_idx
 from coinflower.learning.data.records import usable_records
@@ -25,7 +26,7 @@ _PLACES = (".", "raw", "MNIST/raw", "FashionMNIST/raw", "EMNIST/raw")
 def check_split(split: str | None) -> None:
     """Refuses a name that is no split of EMNIST."""
     if split is not None and split not in EMNIST_CLASSES:
-        raise ValueError(
+        raise UserError(
             f"split is {split!r}, but must be one of {', '.join(EMNIST_CLASSES)} (EMNIST only)"
         )
 
@@ -56,13 +57,13 @@ def load_folder(folder: Path, *, split: str | None = None) -> Dataset:
         ]
     if not found:
         wanted = f"emnist-{split}-train-images" if split else "train-images"
-        raise ValueError(
+        raise UserError(
             f"folder {folder} has no {wanted}-idx3-ubyte (plain or .gz): give the folder that "
             "holds the MNIST-style idx files"
         )
     if len(found) > 1:
         names = ", ".join(f"{place} ({name or 'MNIST-style'})" for place, name in found)
-        raise ValueError(
+        raise UserError(
             f"folder {folder} has several data sets, {names}: name the inner folder or the "
             "EMNIST split"
         )
@@ -116,14 +117,14 @@ def _images_and_labels(
     targets = read_idx(label_file, dimensions=1)
     for path, array in ((image_file, inputs), (label_file, targets)):
         if array.dtype != np.uint8:
-            raise ValueError(f"{path} holds {array.dtype} values, but must hold unsigned bytes")
+            raise UserError(f"{path} holds {array.dtype} values, but must hold unsigned bytes")
     if len(inputs) != len(targets):
-        raise ValueError(
+        raise UserError(
             f"{image_file} has {len(inputs)} images, but {label_file.name} has "
             f"{len(targets)} labels"
         )
     if len(inputs) == 0:
-        raise ValueError(f"{image_file} has no images")
+        raise UserError(f"{image_file} has no images")
     return inputs, targets.astype(np.int64)
 
 
@@ -133,7 +134,7 @@ def _writers(place: Path, targets: NDArray[np.int64]) -> NDArray[np.int64] | Non
         return None
     rows = read_idx(path, dimensions=2)
     if rows.shape != (len(targets), 8) or not np.array_equal(rows[:, 0], targets):
-        raise ValueError(
+        raise UserError(
             f"{path} has shape {rows.shape} and does not describe the {len(targets)} training "
             "images beside it: its first column must repeat their labels"
         )
@@ -150,7 +151,5 @@ def _find(place: Path, name: str) -> Path | None:
 def _need(place: Path, name: str) -> Path:
     path = _find(place, name)
     if path is None:
-        raise ValueError(
-            f"{place / name} (or {name}.gz) is missing: copy it beside the other files"
-        )
+        raise UserError(f"{place / name} (or {name}.gz) is missing: copy it beside the other files")
     return path

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coinflower.accounting.errors import UserError
+
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
@@ -27,26 +29,24 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[Any]:
     try:
         content = _content(path)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} is truncated or not a gzip file ({error}): copy it anew"
-        ) from None
+        raise UserError(f"{path} is truncated or not a gzip file ({error}): copy it anew") from None
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
     header = 4 + 4 * dimensions
     magic = content[:4].tobytes()
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or magic[3] != dimensions:
-        raise ValueError(
+        raise UserError(
             f"{path} starts with magic number {magic.hex() or 'nothing'}, which is not that of an "
             f"idx file of {dimensions} dimension{'s' * (dimensions > 1)}"
         )
     if len(content) < header:
-        raise ValueError(f"{path} is truncated: it ends within its header")
+        raise UserError(f"{path} is truncated: it ends within its header")
     shape = tuple(int(size) for size in content[4:header].view(">u4"))
     dtype = np.dtype(_TYPES[magic[2]])
     promised = header + math.prod(shape) * dtype.itemsize
     if len(content) != promised:
         state = "truncated" if len(content) < promised else "too long"
-        raise ValueError(
+        raise UserError(
             f"{path} is {state}: its header promises {promised} bytes of content, it has "
             f"{len(content)}"
         )

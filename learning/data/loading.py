@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.data.folder import check_split, load_folder
 from coinflower.learning.data.records import usable_records
@@ -48,7 +49,7 @@ def load_data(
         if spec == "emnist":
             split = split or "byclass"
         elif split is not None:
-            raise ValueError(f"split is {split!r}, but data {spec!r} has no splits: leave it out")
+            raise UserError(f"split is {split!r}, but data {spec!r} has no splits: leave it out")
         return _load_torchvision(spec, split, Path(root).expanduser(), download)
     path = Path(spec).expanduser()
     if path.is_dir():
@@ -56,10 +57,10 @@ def load_data(
     if path.is_file() and path.suffix == ".npz":
         return _load_npz(path)
     if path.exists():
-        raise ValueError(f"data {spec!r} is neither a folder of idx files nor an .npz file")
+        raise UserError(f"data {spec!r} is neither a folder of idx files nor an .npz file")
     near = difflib.get_close_matches(spec.lower(), NAMES, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    raise ValueError(
+    raise UserError(
         f"data {spec!r} does not exist{hint}: give one of {', '.join(NAMES)}, a folder of idx "
         "files or an .npz file"
     )
@@ -87,7 +88,7 @@ def _load_torchvision(spec: str, split: str | None, root: Path, download: bool) 
     first = f"emnist-{split}-train-images-idx3-ubyte" if split else "train-images-idx3-ubyte"
     if not any((place / f"{first}{suffix}").exists() for suffix in ("", ".gz")):
         if not download:
-            raise ValueError(
+            raise UserError(
                 f"data {spec!r} is not there: {place} has no {first}; allow the download "
                 "(--download), or name a folder that holds it"
             )
@@ -105,7 +106,7 @@ def _fetch(spec: str, split: str | None, root: Path) -> None:
     try:
         source(str(root), train=False, download=True, **options)
     except (RuntimeError, *_DOWNLOAD_ERRORS) as error:
-        raise ValueError(
+        raise UserError(
             f"data {spec!r} cannot be downloaded to {root}: {' '.join(str(error).split())}; check "
             "the network and the space on disk, or name a folder that holds it"
         ) from error
@@ -117,13 +118,13 @@ def _load_npz(path: Path) -> Dataset:
         with np.load(path, allow_pickle=False) as archive:
             missing = [key for key in keys if key not in archive]
             if missing:
-                raise ValueError(f"it has no array {missing[0]!r}, only {', '.join(archive)}")
+                raise UserError(f"it has no array {missing[0]!r}, only {', '.join(archive)}")
             x_train, y_train, x_test, y_test = (archive[key] for key in keys)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} cannot be read as data: {error}") from None
+        raise UserError(f"{path} cannot be read as data: {error}") from None
     for key, labels in (("y_train", y_train), ("y_test", y_test)):
         if labels.ndim != 1 or labels.dtype.kind not in "iuf" or len(labels) == 0:
-            raise ValueError(
+            raise UserError(
                 f"{path}: {key} has shape {labels.shape} and type {labels.dtype}, but must be a "
                 "vector of integer classes"
             )

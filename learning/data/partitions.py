@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
 
 HOW = ("equal", "writer", "dirichlet")
@@ -29,9 +30,9 @@ def partition(
     """
     rows = len(dataset.train_targets)
     if how not in HOW:
-        raise ValueError(f"partition is {how!r}, but must be one of {', '.join(HOW)}")
+        raise UserError(f"partition is {how!r}, but must be one of {', '.join(HOW)}")
     if not 1 <= clients <= rows:
-        raise ValueError(
+        raise UserError(
             f"clients is {clients}, but must be from 1 to {rows}, the training rows of "
             f"{dataset.name}"
         )
@@ -45,13 +46,13 @@ def partition(
 
 def _by_writer(dataset: Dataset, clients: int, generator: np.random.Generator) -> list[Rows]:
     if dataset.writers is None:
-        raise ValueError(
+        raise UserError(
             f"partition by writer needs writer ids, but {dataset.name} has none: use "
             "equal or dirichlet"
         )
     writers = np.unique(dataset.writers)
     if clients > len(writers):
-        raise ValueError(
+        raise UserError(
             f"clients is {clients}, but {dataset.name} has only {len(writers)} writers: ask "
             "for fewer"
         )
@@ -63,7 +64,7 @@ def _by_label(
     targets: NDArray[np.int64], clients: int, alpha: float, generator: np.random.Generator
 ) -> list[Rows]:
     if not 0 < alpha < np.inf:
-        raise ValueError(f"alpha is {alpha}, but must be positive and finite")
+        raise UserError(f"alpha is {alpha}, but must be positive and finite")
     owner = np.empty(len(targets), dtype=np.int64)
     for label in np.unique(targets):
         rows = generator.permutation(np.flatnonzero(targets == label))

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coinflower.accounting.errors import UserError
+
 logger = logging.getLogger("coinflower.data")
 
 _NAMED = 10
@@ -50,7 +52,7 @@ def usable_records(
         return inputs, targets
     reasons = [next(why for why, rows_ in faults.items() if rows_[row]) for row in rows[:_NAMED]]
     if 2 * rows.size > len(labels):
-        raise ValueError(
+        raise UserError(
             f"{what}: {rows.size} of {len(labels)} records cannot be used; record {rows[0]}: "
             f"{reasons[0]}"
         )

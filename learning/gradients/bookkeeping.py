@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning.gradients.samples import (
     LARGEST_ACTIVATION,
     clip_factors,
@@ -208,7 +209,7 @@ def _gradients(layer: Layer, call: _Call, samples: int) -> _OuterProducts | _Per
         raise CannotKeepBooks
     dimensions = 4 if isinstance(layer, nn.Conv2d) else 2
     if activation.dim() < dimensions or activation.shape[0] != samples:
-        raise ValueError(
+        raise UserError(
             f"layer {layer} received shape {tuple(activation.shape)} for {samples} samples, but "
             "the first dimension must count the samples: keep the batch dimension first"
         )

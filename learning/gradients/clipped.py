@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning.gradients.bookkeeping import (
     CannotKeepBooks,
     Layer,
@@ -63,16 +64,14 @@ def clipped_gradient_sum(
     refuse_mixing_layers(model)
     parameters = trainable_parameters(model)
     if not parameters:
-        raise ValueError("the model has no trainable parameter: set requires_grad on some of them")
+        raise UserError("the model has no trainable parameter: set requires_grad on some of them")
     if len(inputs) != len(targets) or targets.dim() != 1:
-        raise ValueError(
+        raise UserError(
             f"targets have shape {tuple(targets.shape)} for {len(inputs)} inputs, but must be a "
             "vector of one class per input"
         )
     if chunk_size is not None and chunk_size < 1:
-        raise ValueError(
-            f"chunk_size is {chunk_size}, but must be at least 1, or None to choose it"
-        )
+        raise UserError(f"chunk_size is {chunk_size}, but must be at least 1, or None to choose it")
 
     layers = bookable_layers(model)
     inputs = inputs.detach()
@@ -96,7 +95,7 @@ def refuse_mixing_layers(model: nn.Module) -> None:
     for name, module in model.named_modules():
         tracks = isinstance(module, _InstanceNorm) and module.track_running_stats
         if isinstance(module, _BatchNorm) or tracks:
-            raise ValueError(
+            raise UserError(
                 f"layer {name!r} ({type(module).__name__}) mixes the samples of a batch, so no "
                 "clipping can bound what one sample does: use GroupNorm or LayerNorm instead"
             )

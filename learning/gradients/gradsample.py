@@ -6,6 +6,7 @@ import warnings
 import torch
 from torch import nn
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning.gradients.samples import (
     clip_factors,
     square_norms_of,
@@ -26,12 +27,12 @@ def refuse_unsupported(model: nn.Module) -> None:
         validator = ModuleValidator.VALIDATORS.get(type(module))
         errors = validator(module) if validator is not None else []
         if errors:
-            raise ValueError(
+            raise UserError(
                 f"layer {name!r} ({type(module).__name__}) has no gradient of a single sample: "
                 f"{errors[0]}"
             )
         if getattr(module, "padding_mode", "zeros") != "zeros":
-            raise ValueError(
+            raise UserError(
                 f"layer {name!r} has padding_mode={module.padding_mode!r}, but beside layers other "
                 "than Conv2d and Linear only 'zeros' is supported: pad with a separate nn.Module"
             )
@@ -53,7 +54,7 @@ class PerSampleModel:
             if module.training or not trainable_parameters(module, recurse=False):
                 continue
             if type(module) not in GradSampleModule.GRAD_SAMPLERS:
-                raise ValueError(
+                raise UserError(
                     f"layer {name!r} ({type(module).__name__}) is in eval mode, but its per-sample "
                     "gradients exist in train mode only: call train() on it"
                 )
@@ -62,7 +63,7 @@ class PerSampleModel:
         try:
             self._model = GradSampleModule(twin, loss_reduction="sum")
         except NotImplementedError as error:
-            raise ValueError(
+            raise UserError(
                 f"the model has a layer without per-sample gradients, replace it: {error}"
             ) from error
         self._parameters = trainable_parameters(self._model)
@@ -92,7 +93,7 @@ class PerSampleModel:
         if gradient is None:
             return torch.zeros(samples, parameter.numel(), device=parameter.device)
         if gradient.shape[0] != samples:
-            raise ValueError(
+            raise UserError(
                 f"a parameter of shape {tuple(parameter.shape)} has {gradient.shape[0]} gradients "
                 f"for {samples} samples: keep the batch dimension first in the model"
             )

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from coinflower.accounting.errors import UserError
+
 SMALLEST_CLIP_NORM = 1e-12
 LARGEST_ACTIVATION = 1e20
 _DENORMAL = 1e-40
@@ -18,7 +20,7 @@ _SMALLEST_FACTOR = 1e-30  # smaller ones near single precision's denormals, whos
 def check_clip_norm(clip_norm: float) -> None:
     """Refuses a clip norm that bounds nothing or that single precision cannot measure."""
     if not clip_norm >= SMALLEST_CLIP_NORM:
-        raise ValueError(
+        raise UserError(
             f"clip_norm is {clip_norm}, but must be at least {SMALLEST_CLIP_NORM}: give the "
             "largest L2 norm a sample's gradient may have, or math.inf for no clipping"
         )
@@ -35,14 +37,14 @@ def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.T
         ValueError: If the shapes do not fit or a target is not one of the model's classes.
     """
     if logits.dim() != 2 or logits.shape[0] != targets.shape[0]:
-        raise ValueError(
+        raise UserError(
             f"the model returned shape {tuple(logits.shape)} for {targets.shape[0]} samples, but "
             "must return one row of logits per sample: check the model's last layer"
         )
     classes = logits.shape[1]
     low, high = (int(bound) for bound in targets.aminmax())
     if low < 0 or high >= classes:
-        raise ValueError(
+        raise UserError(
             f"targets range from {low} to {high}, but the model has classes 0 to {classes - 1}: "
             "build the model with as many classes as the data"
         )
