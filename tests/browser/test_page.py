@@ -27,7 +27,7 @@ from coinflower.client.page.view import Subject
 from coinflower.client.participant import Participant
 from coinflower.learning import SecureRandom
 from coinflower.protocol.modes import Mode
-from coinflower.protocol.policy import Policy
+from tests.support.builders import make_policy
 
 DELTA = 1e-5
 BUDGET = Budget(epsilon=8.0, delta=DELTA)
@@ -134,17 +134,15 @@ def office(browser: Any, folder: Path) -> Iterator[Office]:
     pilot = WeakClientSampling(p=0.5, q=0.05, d=1200, noise_multiplier=1.4)
     study = WeakClientSampling(p=0.3, q=0.05, d=1200, noise_multiplier=1.3)
     path = folder / "ward7.db"
-    policy = Policy(
+    policy = make_policy(
         data_set="Ward 7, radiology",
         data="images",
         ledger=path,
         declared_size=1200,
-        modes=frozenset({Mode.UNTRUSTED, Mode.QUIET}),
-        largest_p=0.5,
+        modes=[Mode.UNTRUSTED, Mode.QUIET],
         largest_q=0.1,
-        largest_clip_norm=1.0,
         least_noise_multiplier=1.2,
-        budget=BUDGET,
+        budget={"epsilon": BUDGET.epsilon, "delta": BUDGET.delta},
     )
     data = LocalData(inputs=np.zeros((3, 8, 8), np.float32), targets=np.zeros(3, np.int64))
     with Ledger.create(path, policy.data_set) as ledger:

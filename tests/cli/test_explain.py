@@ -16,6 +16,7 @@ from coinflower.accounting.rounding import rounded_up
 from coinflower.cli.main import app
 from coinflower.learning import SeededRandom
 from coinflower.report.guarantee import detection_rate, group_loss, guessing_chance
+from tests.support import builders
 
 COST = Certified(p=0.5, q=0.1, d=40, noise_multiplier=1.5)
 BUDGET = Budget(epsilon=4.0, delta=1e-3)
@@ -43,13 +44,15 @@ def charge(ledger, experiment, cost, rounds, committed=None):
 
 
 def write_policy(folder):
-    path = folder / "policy.toml"
-    path.write_text(
-        'data_set = "ward 7"\ndata = "digits"\nledger = "ward.db"\ndeclared_size = 40\n'
-        'modes = ["trusted"]\nlargest_p = 0.5\nlargest_q = 0.1\nlargest_clip_norm = 1.0\n'
-        "least_noise_multiplier = 1.5\n[budget]\nepsilon = 4.0\ndelta = 1e-3\n"
+    return builders.write_policy(
+        folder / "policy.toml",
+        ledger="ward.db",
+        declared_size=40,
+        modes=["trusted"],
+        largest_q=0.1,
+        least_noise_multiplier=1.5,
+        budget={"epsilon": 4.0, "delta": 1e-3},
     )
-    return path
 
 
 def test_spent_committed_and_left_are_the_ledgers(ledger, tmp_path):

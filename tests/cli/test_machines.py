@@ -31,6 +31,7 @@ from coinflower.deploy.machines.health import ask_health
 from coinflower.deploy.machines.node_registry import NodeAdmission, Registry
 from coinflower.deploy.machines.status_file import read_server_status, read_status_file
 from coinflower.server.journal import read_metrics
+from tests.support.builders import policy_text
 from tests.support.federations import check_ledgers, plan
 
 COINFLOWER = Path(sys.executable).parent / "coinflower"
@@ -179,20 +180,7 @@ def test_a_file_that_holds_no_key_lets_nobody_in(registry, tmp_path):
     assert registry.names() == {}
 
 
-POLICY = """
-data_set = "ward 7"
-data = "digits"
-ledger = "ledger.db"
-declared_size = 1437
-modes = ["trusted"]
-largest_p = 0.5
-largest_q = 0.2
-largest_clip_norm = 1.0
-least_noise_multiplier = 1.0
-[budget]
-epsilon = 3.0
-delta = 1e-3
-"""
+POLICY = policy_text(modes=["trusted"])
 
 
 @pytest.fixture

@@ -18,23 +18,11 @@ from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.cli import machines as cli_machines
 from coinflower.cli.main import app
+from tests.support.builders import policy_text
 
 PROGRAM = Path(sys.executable).parent / "coinflower"
 TERMS = WeakClientSampling(p=0.5, q=0.1, d=20, noise_multiplier=1.5)
-POLICY = """
-data_set = "ward 7"
-data = "digits"
-ledger = "ledger.db"
-declared_size = 1437
-modes = ["quiet"]
-largest_p = 0.5
-largest_q = 0.2
-largest_clip_norm = 1.0
-least_noise_multiplier = 1.0
-[budget]
-epsilon = 30.0
-delta = 1e-3
-"""
+POLICY = policy_text(modes=["quiet"], budget={"epsilon": 30.0, "delta": 1e-3})
 
 
 @pytest.fixture

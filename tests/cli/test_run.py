@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from coinflower.cli import main as cli
+from tests.support.builders import policy_text
 
 
 @pytest.fixture
@@ -82,20 +83,7 @@ def test_a_folder_in_use_is_left_alone(command, tmp_path):
     assert [path.name for path in (tmp_path / "precious").iterdir()] == ["thesis.txt"]
 
 
-POLICY = """
-data_set = "ward 7"
-data = "digits"
-ledger = "ledger.db"
-declared_size = 1437
-modes = ["trusted"]
-largest_p = 0.5
-largest_q = 0.2
-largest_clip_norm = 1.0
-least_noise_multiplier = 1.0
-[budget]
-epsilon = 3.0
-delta = 1e-3
-"""
+POLICY = policy_text(modes=["trusted"])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +92,7 @@ delta = 1e-3
         (("least_noise_multiplier", "least_noise_multiplyer"), "did you mean 'least_noise_mult"),
         (("epsilon = 3.0", "epsilom = 3.0"), "did you mean 'epsilon'?"),
         (("largest_p = 0.5", ""), "lacks 'largest_p'"),
-        (('["trusted"]', '["trustful"]'), "mode = 'trustful' is unknown"),
+        (('"trusted"', '"trustful"'), "mode = 'trustful' is unknown"),
         (("declared_size = 1437", "declared_size = 1000"), "has 1437 elements, more than the decl"),
         (('"digits"', '"/no/data"'), "does not exist"),
         (("= 0.2", "= = 0.2"), "is not TOML"),

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tomli_w
 import torch
@@ -22,6 +21,8 @@ from coinflower.protocol.messages import vector_to_bytes
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import Terms
+from tests.support import builders
+from tests.support.builders import Coins, make_owner
 
 SAMPLES = 30
 
@@ -32,21 +33,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-class Coins:
-    """Coins that fall as told, over and over."""
-
-    insecure = True
-
-    def __init__(self, *falls: bool) -> None:
-        self._falls = falls
-        self._flipped = 0
-
-    def coin(self, p: float) -> bool:
-        assert 0 < p <= 1
-        self._flipped += 1
-        return self._falls[(self._flipped - 1) % len(self._falls)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,47 +78,15 @@ class Owner:
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Owner:
-    generator = np.random.default_rng(3)
-    inputs = generator.random((SAMPLES, 8, 8)).astype(np.float32)
-    targets = np.arange(SAMPLES) % 10
-    np.savez(
-        tmp_path / "images.npz", x_train=inputs, y_train=targets, x_test=inputs, y_test=targets
-    )
-    policy: dict[str, Any] = {
-        "data_set": "ward 7",
-        "data": "images.npz",
-        "ledger": "ward7.db",
-        "declared_size": SAMPLES,
-        "modes": [str(mode) for mode in Mode],
-        "largest_p": 1.0,
-        "largest_q": 1.0,
-        "largest_clip_norm": 1.0,
-        "least_noise_multiplier": 1.5,
-        "budget": {"epsilon": 40.0, "delta": 1e-5},
-    }
-    path = tmp_path / "policy.toml"
-    path.write_text(tomli_w.dumps(policy))
-    Ledger.create(tmp_path / "ward7.db", "ward 7").close()
-    return Owner(policy=path)
+    return Owner(policy=make_owner(tmp_path / "ward7.toml", SAMPLES))
 
 
 @pytest.fixture(scope="session")
 def make_terms() -> Callable[..., Terms]:
+    """Return a function that makes terms, of mode ``untrusted`` unless told otherwise."""
+
     def make(mode: Mode = Mode.UNTRUSTED, **changes: Any) -> Terms:
-        fields: dict[str, Any] = {
-            "experiment": "trial",
-            "mode": mode,
-            "p": 1.0 if mode is Mode.LOCAL_ONLY else 0.5,
-            "q": 0.5,
-            "clip_norm": 1.0,
-            "noise_multiplier": 1.5 if mode.is_private else 0.0,
-            "rounds": 8,
-            "rounds_per_invitation": 4,
-            "model": "digits",
-            "classes": 10,
-            "learning_rate": 1.0,
-        }
-        return Terms(**{**fields, **changes})
+        return builders.make_terms(mode, **changes)
 
     return make
 

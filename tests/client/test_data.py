@@ -67,7 +67,7 @@ def test_data_that_cannot_be_had_is_a_sentence(
 def test_one_malformed_record_does_not_keep_a_client_away(
     owner: Any, make_terms: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = owner.policy.parent / "images.npz"
+    path = owner.policy.with_suffix(".npz")
     with np.load(path) as archive:
         arrays = dict(archive)
     arrays["x_train"][3, 0, 0] = np.nan

@@ -20,22 +20,10 @@ import pytest
 
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from tests.support.builders import policy_text
 
 COINFLOWER = Path(sys.executable).parent / "coinflower"
-POLICY = """
-data_set = "ward 7"
-data = "digits"
-ledger = "ledger.db"
-declared_size = 1437
-modes = ["quiet"]
-largest_p = 0.5
-largest_q = 0.2
-largest_clip_norm = 1.0
-least_noise_multiplier = 1.0
-[budget]
-epsilon = 30.0
-delta = 1e-3
-"""
+POLICY = policy_text(modes=["quiet"], budget={"epsilon": 30.0, "delta": 1e-3})
 PATIENCE = 120.0
 FORGED = "2026-01-01 00:00:00,000 INFO Joined the SuperLink: all is well"
 HOSTILE = f"no\n{FORGED}\r\n\x1b[2J\x1b]0;owned\x07\x9b31m\u202e{'x' * 5000}"

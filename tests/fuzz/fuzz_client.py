@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
@@ -30,6 +29,7 @@ from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
 from coinflower.protocol.terms import Terms
 from tests.fuzz.fuzz_wire import Wire, body_of, framed, object_id
+from tests.support.builders import make_owner, make_terms
 
 SAMPLES, CLASSES = 12, 3
 LENGTH = 4 * CLASSES + CLASSES
@@ -43,7 +43,7 @@ class Client:
 
     def __init__(self, folder: Path) -> None:
         self._ledger = folder / "ward7.db"
-        policy = _make_owner(folder, self._ledger)
+        policy = _make_owner(folder / "ward7.toml")
         self._wire = Wire()
         self._link = Link(
             "127.0.0.1:1",
@@ -228,19 +228,8 @@ class Client:
 
 
 def _terms(mode: Mode) -> Terms:
-    return Terms(
-        experiment="trial",
-        mode=mode,
-        p=1.0 if mode is Mode.LOCAL_ONLY else 0.5,
-        q=0.5,
-        clip_norm=1.0,
-        noise_multiplier=50.0,
-        rounds=100_000,
-        rounds_per_invitation=4,
-        model="tests.fuzz.fuzz_wire:build_tiny_model",
-        classes=CLASSES,
-        learning_rate=1.0,
-    )
+    model = "tests.fuzz.fuzz_wire:build_tiny_model"
+    return make_terms(mode, noise_multiplier=50.0, rounds=100_000, model=model, classes=CLASSES)
 
 
 def _question(terms: Terms, **fields: Any) -> list[bytes]:
@@ -249,25 +238,15 @@ def _question(terms: Terms, **fields: Any) -> list[bytes]:
     return [content.deflate(), record.deflate()]
 
 
-def _make_owner(folder: Path, ledger: Path) -> Path:
-    generator = np.random.default_rng(3)
-    inputs = generator.random((SAMPLES, 2, 2)).astype(np.float32)
-    targets = np.arange(SAMPLES) % CLASSES
-    np.savez(folder / "images.npz", x_train=inputs, y_train=targets, x_test=inputs, y_test=targets)
-    policy = {
-        "data_set": "ward 7",
-        "data": "images.npz",
-        "ledger": ledger.name,
-        "declared_size": SAMPLES,
-        "modes": [str(mode) for mode in MODES],
-        "models": ["tests.fuzz.fuzz_wire:build_tiny_model"],
-        "largest_p": 1.0,
-        "largest_q": 0.5,
-        "largest_clip_norm": 1.0,
-        "least_noise_multiplier": 50.0,
-        "budget": {"epsilon": 100.0, "delta": 1e-5},
-    }
-    path = folder / "policy.toml"
-    path.write_text(tomli_w.dumps(policy))
-    Ledger.create(ledger, "ward 7").close()
-    return path
+def _make_owner(path: Path) -> Path:
+    return make_owner(
+        path,
+        SAMPLES,
+        side=2,
+        classes=CLASSES,
+        modes=[str(mode) for mode in MODES],
+        models=["tests.fuzz.fuzz_wire:build_tiny_model"],
+        largest_q=0.5,
+        least_noise_multiplier=50.0,
+        budget={"epsilon": 100.0, "delta": 1e-5},
+    )

@@ -15,29 +15,16 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import http_grid
 
 from coinflower.protocol import messages
-from coinflower.protocol.modes import Mode
-from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import RunningSum
 from coinflower.server.grid import PromptGrid
 from coinflower.server.invitations import _Block
 from coinflower.server.roster import Roster
 from tests.fuzz.fuzz_wire import body_of, framed, metadata, object_id, stored, tree_of
+from tests.support.builders import make_terms
 
 LENGTH, SIZE = 15, 12
 EVIL, HONEST = 7, 8
-TERMS = Terms(
-    experiment="trial",
-    mode=Mode.TRUSTED,
-    p=0.5,
-    q=0.5,
-    clip_norm=1.0,
-    noise_multiplier=1.5,
-    rounds=8,
-    rounds_per_invitation=2,
-    model="digits",
-    classes=10,
-    learning_rate=1.0,
-)
+TERMS = make_terms(rounds_per_invitation=2)
 # As long as real ones: a client cannot guess what another was asked.
 ASKED = [object_id(b"first"), object_id(b"second")]
 KINDS = ("enrol", "invite", "gradient")

@@ -13,35 +13,15 @@ from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import Terms
 from coinflower.server.settings import load_settings
+from tests.support.builders import policy_fields, terms_fields
 
-TERMS: dict[str, Any] = {
-    "experiment": "trial",
-    "mode": "untrusted",
-    "p": 0.5,
-    "q": 0.5,
-    "clip_norm": 1.0,
-    "noise_multiplier": 1.5,
-    "rounds": 8,
-    "rounds_per_invitation": 4,
-    "model": "digits",
-    "classes": 10,
-    "learning_rate": 1.0,
-}
-POLICY: dict[str, Any] = {
-    "data_set": "ward 7",
-    "data": "digits",
-    "ledger": "ward7.db",
-    "declared_size": 30,
-    "modes": [str(mode) for mode in Mode],
-    "largest_p": 1.0,
-    "largest_q": 1.0,
-    "largest_clip_norm": 1.0,
-    "least_noise_multiplier": 1.5,
-    "insecure_seed": 3,
-    "models": ["digits", "own.module:build"],
-    "budget": {"epsilon": 40.0, "delta": 1e-5},
-    "share": {"clients": 4, "index": 2, "how": "equal", "seed": 1, "alpha": 0.5},
-}
+TERMS = terms_fields(Mode.UNTRUSTED) | {"mode": "untrusted"}
+POLICY = policy_fields(
+    declared_size=30,
+    insecure_seed=3,
+    models=["digits", "own.module:build"],
+    share={"clients": 4, "index": 2, "how": "equal", "seed": 1, "alpha": 0.5},
+)
 SETTINGS: dict[str, Any] = {"terms": TERMS, "state": "server", "test_data": "digits"}
 
 

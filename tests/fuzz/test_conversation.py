@@ -6,8 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tomli_w
 from flwr.app import ConfigRecord, Context, RecordDict
 from flwr.app.message import make_message
 from hypothesis import settings
@@ -21,6 +19,7 @@ from coinflower.protocol.messages import FAILURE_REASON
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
 from tests.fuzz.fuzz_wire import metadata
+from tests.support.builders import make_owner, make_terms
 
 SAMPLES, CLASSES, ROUNDS = 6, 3, 5
 LENGTH = 4 * CLASSES + CLASSES
@@ -40,28 +39,17 @@ class Conversation(RuleBasedStateMachine):
     @initialize()
     def make_owner(self) -> None:
         folder = Path(self.folder.name)
-        inputs = np.random.default_rng(3).random((SAMPLES, 2, 2)).astype(np.float32)
-        targets = np.arange(SAMPLES) % CLASSES
-        np.savez(
-            folder / "images.npz", x_train=inputs, y_train=targets, x_test=inputs, y_test=targets
+        self.policy = make_owner(
+            folder / "ward7.toml",
+            SAMPLES,
+            side=2,
+            classes=CLASSES,
+            modes=[str(mode) for mode in Mode if mode.is_private],
+            models=["tests.fuzz.fuzz_wire:build_tiny_model"],
+            largest_q=0.5,
+            budget={"epsilon": 14.0, "delta": 1e-5},
         )
-        self.policy = folder / "policy.toml"
-        self.ledger = folder / "ward7.db"
-        policy = {
-            "data_set": "ward 7",
-            "data": "images.npz",
-            "ledger": "ward7.db",
-            "declared_size": SAMPLES,
-            "modes": [str(mode) for mode in Mode if mode.is_private],
-            "models": ["tests.fuzz.fuzz_wire:build_tiny_model"],
-            "largest_p": 1.0,
-            "largest_q": 0.5,
-            "largest_clip_norm": 1.0,
-            "least_noise_multiplier": 1.5,
-            "budget": {"epsilon": 14.0, "delta": 1e-5},
-        }
-        self.policy.write_text(tomli_w.dumps(policy))
-        Ledger.create(self.ledger, "ward 7").close()
+        self.ledger = self.policy.with_suffix(".db")
 
     @rule(mode=modes, noise=st.sampled_from([1.0, 1.5, 2.0]))
     def enrol(self, mode: Mode, noise: float) -> None:
@@ -133,20 +121,9 @@ class Conversation(RuleBasedStateMachine):
 
 
 def _terms(mode: Mode, **changes: Any) -> Terms:
-    fields: dict[str, Any] = {
-        "experiment": "trial",
-        "mode": mode,
-        "p": 1.0 if mode is Mode.LOCAL_ONLY else 0.5,
-        "q": 0.5,
-        "clip_norm": 1.0,
-        "noise_multiplier": 1.5,
-        "rounds": ROUNDS,
-        "rounds_per_invitation": 2,
-        "model": "tests.fuzz.fuzz_wire:build_tiny_model",
-        "classes": CLASSES,
-        "learning_rate": 1.0,
-    }
-    return Terms(**{**fields, **changes})
+    own = {"rounds": ROUNDS, "rounds_per_invitation": 2, "classes": CLASSES}
+    model = "tests.fuzz.fuzz_wire:build_tiny_model"
+    return make_terms(mode, **{**own, "model": model, **changes})
 
 
 TestConversation = Conversation.TestCase

@@ -24,45 +24,25 @@ from coinflower.protocol.policy import (
     load_policy,
 )
 from coinflower.protocol.terms import Terms
+from tests.support.builders import make_policy, make_terms, policy_fields
 
-TERMS: dict[str, Any] = {
-    "experiment": "trial",
-    "mode": Mode.TRUSTED,
-    "p": 0.5,
-    "q": 0.1,
-    "clip_norm": 1.0,
-    "noise_multiplier": 1.5,
-    "rounds": 20,
-    "model": "digits",
-    "classes": 10,
-    "learning_rate": 0.5,
-}
-POLICY: dict[str, Any] = {
-    "data_set": "ward 7",
-    "data": "digits",
-    "ledger": Path("ward7.db"),
-    "declared_size": 100,
-    "modes": frozenset({Mode.TRUSTED, Mode.UNTRUSTED}),
-    "largest_p": 0.5,
-    "largest_q": 0.1,
-    "largest_clip_norm": 1.0,
-    "least_noise_multiplier": 1.5,
-    "budget": Budget(epsilon=3.0, delta=1e-5),
-}
-FILE: dict[str, Any] = {
-    **POLICY,
+LIMITS: dict[str, Any] = {
     "ledger": "ward7.db",
+    "declared_size": 100,
     "modes": ["trusted", "untrusted"],
+    "largest_q": 0.1,
+    "least_noise_multiplier": 1.5,
     "budget": {"epsilon": 3.0, "delta": 1e-5},
 }
+FILE = policy_fields(**LIMITS)
 
 
 def terms(**changes: Any) -> Terms:
-    return Terms(**{**TERMS, **changes})
+    return make_terms(**{"q": 0.1, "rounds": 20, **changes})
 
 
 def policy(**changes: Any) -> Policy:
-    return Policy(**{**POLICY, **changes})
+    return make_policy(**{**LIMITS, **changes})
 
 
 def written(folder: Path, **changes: Any) -> Path:

@@ -14,21 +14,9 @@ from hypothesis import strategies as st
 from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling, WeakClientSampling
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.terms import Terms
+from tests.support.builders import terms_fields
 
-PLAIN: dict[str, Any] = {
-    "experiment": "trial",
-    "mode": Mode.TRUSTED,
-    "p": 0.5,
-    "q": 0.1,
-    "clip_norm": 1.0,
-    "noise_multiplier": 1.5,
-    "rounds": 20,
-    "rounds_per_invitation": 4,
-    "model": "digits",
-    "classes": 10,
-    "learning_rate": 0.5,
-    "momentum": 0.9,
-}
+PLAIN = terms_fields(q=0.1, rounds=20, learning_rate=0.5, momentum=0.9)
 PRIVATE = [mode for mode in Mode if mode.is_private]
 
 

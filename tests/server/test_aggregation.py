@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Error, Message, Metadata, MetricRecord, RecordDict
-from flwr.app.message import make_message
+from flwr.app import ConfigRecord, Error, MetricRecord, RecordDict
 
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
-from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import RunningSum
+from tests.support.builders import make_terms
+from tests.support.builders import reply_of as reply
 
 MODES = [Mode.TRUSTED, Mode.UNTRUSTED, Mode.NONE]
 SIZE = 1 << 25
@@ -23,37 +22,10 @@ SIZE = 1 << 25
 
 def summing(length: int, asked: Iterable[int], mode: Mode = Mode.TRUSTED) -> RunningSum:
     """A sum over clients so large that nothing in these tests is too long."""
-    terms = Terms(
-        experiment="trial",
-        mode=mode,
-        p=0.5,
-        q=1.0,
-        clip_norm=1.0,
-        noise_multiplier=1.0 if mode.is_private else 0.0,
-        rounds=20,
-        model="digits",
-        classes=10,
-        learning_rate=0.5,
-    )
+    noise_multiplier = 1.0 if mode.is_private else 0.0
+    terms = make_terms(mode, q=1.0, noise_multiplier=noise_multiplier)
     asked = list(asked)
     return RunningSum(terms, length, dict.fromkeys(asked, min(SIZE, 500_000_000 // len(asked))))
-
-
-def reply(node: int, content: RecordDict | Error) -> Message:
-    metadata = Metadata(
-        run_id=1,
-        message_id="",
-        src_node_id=node,
-        dst_node_id=1,
-        reply_to_message_id="m1",
-        group_id="",
-        created_at=time.time(),
-        ttl=60,
-        message_type="train.gradient",
-    )
-    if isinstance(content, Error):
-        return make_message(metadata=metadata, error=content)
-    return make_message(metadata=metadata, content=content)
 
 
 def carrying(value: Any) -> RecordDict:

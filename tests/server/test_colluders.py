@@ -7,7 +7,6 @@ rounded to steps larger than the noise, and another takes the huge thing away ag
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -15,8 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, Metadata, RecordDict
-from flwr.app.message import make_message
+from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,41 +25,20 @@ from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import RunningSum, cell_of, largest_norm, most_samples
 from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
+from tests.support.builders import make_terms, reply_of
 
 Make = Callable[..., Any]
 HONEST, FIRST, SECOND, THIRD = 5, 6, 7, 8
 LIMITS = SizeLimits()
 SIZES = {HONEST: 100, FIRST: LIMITS.each, SECOND: LIMITS.each, THIRD: LIMITS.each}
-TERMS = Terms(
-    experiment="trial",
-    mode=Mode.LOCAL_ONLY,
-    p=1.0,
-    q=0.3,
-    clip_norm=1.0,
-    noise_multiplier=20.0,
-    rounds=20,
-    model="digits",
-    classes=10,
-    learning_rate=0.5,
-)
+TERMS = make_terms(Mode.LOCAL_ONLY, q=0.3, noise_multiplier=20.0, rounds=20)
 CENTRAL = [mode for mode in Mode if mode.server_adds_noise]
 
 
 def reply(node: int, vector: Sequence[float] | np.ndarray) -> Message:
-    metadata = Metadata(
-        run_id=1,
-        message_id="",
-        src_node_id=node,
-        dst_node_id=1,
-        reply_to_message_id="m1",
-        group_id="",
-        created_at=time.time(),
-        ttl=60,
-        message_type="train.gradient",
-    )
     content = np.asarray(vector, "<f4").tobytes()
     record = RecordDict({messages.ANSWER: ConfigRecord({messages.SUM: content})})
-    return make_message(metadata=metadata, content=record)
+    return reply_of(node, record)
 
 
 def added_up(

@@ -14,7 +14,11 @@ import pytest
 from flwr.app import Error, Message
 
 from coinflower.protocol.modes import Mode
-from tests.support.strategies import coins_of, kind_of, round_of
+from tests.support.memory_grid import kind_of
+from tests.support.strategies import (
+    coins_of,
+    round_of,
+)
 
 Make = Callable[..., Any]
 

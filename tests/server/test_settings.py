@@ -13,19 +13,9 @@ import tomli_w
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
 from coinflower.server.settings import Settings, load_settings, save_settings
+from tests.support.builders import make_terms
 
-TERMS = Terms(
-    experiment="trial",
-    mode=Mode.TRUSTED,
-    p=0.5,
-    q=0.1,
-    clip_norm=1.0,
-    noise_multiplier=1.5,
-    rounds=20,
-    model="digits",
-    classes=10,
-    learning_rate=0.5,
-)
+TERMS = make_terms(q=0.1, rounds=20, rounds_per_invitation=1)
 
 
 def written(folder: Path, **changes: Any) -> Path:

@@ -14,12 +14,7 @@ from coinflower.learning import build_model, clipped_gradient_sum, load_paramete
 from coinflower.protocol import messages
 
 Make = Callable[..., Any]
-Deliver = Callable[[], Message]
 EVERYTHING: dict[str, Any] = {"p": 1.0, "q": 1.0, "clip_norm": math.inf}
-
-
-def kind_of(message: Message) -> str:
-    return message.metadata.message_type.partition(".")[2]
 
 
 def round_of(message: Message) -> int:

@@ -1,0 +1,229 @@
+"""A federation in one process: real ClientApps behind a Grid that can lose, hold and spoil."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from coinflower.accounting.ledger.entries import Entry
+from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.app import app
+from coinflower.client.data import LocalData, load_local_data
+from coinflower.learning import SecureRandom, build_model, flatten_parameters
+from coinflower.protocol import messages
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.policy import load_policy
+from coinflower.protocol.terms import Terms
+from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.grid import PromptGrid
+from coinflower.server.strategy import RandomParticipation, RoundReport
+from tests.support.builders import make_owner, make_terms
+
+Weights = npt.NDArray[np.float32]
+Deliver = Callable[[], Message]
+Interference = Callable[[Message, Deliver], Message | None]
+"""What happens to a message on its way: the reply that comes back, None if none ever does."""
+
+
+def kind_of(message: Message) -> str:
+    return message.metadata.message_type.partition(".")[2]
+
+
+def asked_of(message: Message) -> dict[str, Any]:
+    return dict(message.content.config_records[messages.ASK])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """A message that was sent, or a look for replies to some."""
+
+    what: str
+    kind: str
+    node: int = 0
+    round: int = 0
+    count: int = 0
+
+
+class MemoryGrid(Grid):
+    """Delivers messages to ClientApps of this process at once; ``interfere`` may do otherwise."""
+
+    def __init__(self, policies: dict[int, Path]) -> None:
+        self.policies = policies
+        self.online = set(policies)
+        self.events: list[Event] = []
+        self.interfere: Interference = lambda _, deliver: deliver()
+        self.before_push: Callable[[Message], None] = lambda _: None
+        self.held: dict[str, float] = {}
+        self.hold: Callable[[Message], float] = lambda _: 0.0
+        self.copies = 1
+        self._replies: dict[str, Message] = {}
+        self._kinds: dict[str, str] = {}
+
+    def set_run(self, run: Run) -> None: ...
+
+    @property
+    def run(self) -> Run:
+        raise NotImplementedError
+
+    def create_message(self, *_: object, **__: object) -> Message:
+        raise NotImplementedError
+
+    def send_and_receive(self, *_: object, **__: object) -> Iterable[Message]:
+        raise AssertionError("the prompt grid must not use this")
+
+    def get_node_ids(self) -> Iterable[int]:
+        return sorted(self.online)
+
+    def sent(self, kind: str) -> list[Event]:
+        return [event for event in self.events if (event.what, event.kind) == ("send", kind)]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return [self._push(message) for message in messages]
+
+    def _push(self, message: Message) -> str:
+        self.before_push(message)
+        fields = asked_of(message)
+        node = message.metadata.dst_node_id
+        round_, count = fields.get("round", 0), fields.get("count", 0)
+        self.events.append(
+            Event(what="send", kind=kind_of(message), node=node, round=round_, count=count)
+        )
+        message_id = f"m{len(self.events)}"
+        message.metadata.__dict__["_message_id"] = message_id
+        self._kinds[message_id] = kind_of(message)
+        reply = self.interfere(message, lambda: self._deliver(message))
+        if reply is not None:
+            self._replies[message_id] = reply
+            self.held[message_id] = time.monotonic() + self.hold(message)
+        return message_id
+
+    def _deliver(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        context = Context(
+            run_id=1,
+            node_id=node,
+            node_config={"policy": str(self.policies[node])},
+            state=RecordDict(),
+            run_config={},
+        )
+        try:
+            return app(message, context)
+        except RuntimeError as error:
+            return Message(Error(2, str(error)), reply_to=message)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies: list[Message] = []
+        for message_id in message_ids:
+            self.events.append(Event(what="look", kind=self._kinds[message_id]))
+            if message_id in self._replies and time.monotonic() >= self.held[message_id]:
+                replies += [self._replies.pop(message_id)] * self.copies
+        return replies
+
+
+@dataclass(kw_only=True)
+class Federation:
+    """Clients with data, policies and ledgers, and the server's folder."""
+
+    folder: Path
+    terms: Terms
+    grid: MemoryGrid
+    reports: list[RoundReport] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> list[int]:
+        return list(self.grid.policies)
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "server"
+
+    def data(self, node: int) -> LocalData:
+        return load_local_data(load_policy(self.grid.policies[node]))
+
+    def entries(self, node: int, kind: str) -> list[Entry]:
+        with Ledger.open(load_policy(self.grid.policies[node]).ledger, read_only=True) as ledger:
+            return [entry for entry in ledger.history() if entry.kind == kind]
+
+    def initial(self) -> Weights:
+        model = build_model(self.terms.model, classes=self.terms.classes)
+        return flatten_parameters(model).numpy()
+
+    def checkpoints(self) -> CheckpointFolder:
+        return CheckpointFolder(self.state, self.terms.hash)
+
+    def used_through(self) -> int:
+        path = self.state / "used-rounds.json"
+        return int(json.loads(path.read_text())["used_through"]) if path.exists() else 0
+
+    def run(
+        self,
+        *,
+        timeout: float = 5.0,
+        evaluate: Callable[[int, Weights], None] = lambda *_: None,
+        randomness: Any = None,
+        **options: Any,
+    ) -> Weights:
+        """Run the strategy to its end and return the final weights."""
+        options = {"expected_clients": len(self.nodes), "patience_seconds": 3.0} | options
+        strategy = RandomParticipation(
+            self.terms,
+            checkpoints=self.checkpoints(),
+            randomness=randomness or SecureRandom(),
+            report=self.reports.append,
+            **options,
+        )
+        result = strategy.start(
+            PromptGrid(self.grid, poll_interval=0.002),
+            ArrayRecord({messages.VECTOR: Array(self.initial())}),
+            num_rounds=self.terms.rounds,
+            timeout=timeout,
+            evaluate_fn=lambda round_, arrays: evaluate(round_, arrays[messages.VECTOR].numpy()),
+        )
+        return result.arrays[messages.VECTOR].numpy()
+
+
+def make_federation(
+    folder: Path,
+    mode: Mode = Mode.TRUSTED,
+    *,
+    sizes: Sequence[int] = (12, 12, 12),
+    spare: int = 0,
+    policy: dict[int, dict[str, Any]] | None = None,
+    **changes: Any,
+) -> Federation:
+    """Make clients and the terms of their run.
+
+    Args:
+        folder: Where the files of all of them go.
+        mode: The only one that they allow.
+        sizes: Records of each client.
+        spare: How many more each declares.
+        policy: Changes of policies, by index.
+        changes: Of the terms.
+    """
+    policies = {}
+    for index, size in enumerate(sizes):
+        own: dict[str, Any] = {
+            "data_set": f"ward {index}",
+            "declared_size": size + spare,
+            "modes": [str(mode)],
+            "largest_clip_norm": np.inf,
+            "least_noise_multiplier": 0.0,
+            "budget": {"epsilon": 500.0, "delta": 1e-5},
+        }
+        own.update((policy or {}).get(index, {}))
+        path = folder / f"client-{index}.toml"
+        policies[1000 + index] = make_owner(path, size, seed=5 + index, **own)
+    fields = {"rounds": 6, "rounds_per_invitation": 1, "learning_rate": 0.5}
+    terms = make_terms(mode, **{**fields, **changes})
+    return Federation(folder=folder, terms=terms, grid=MemoryGrid(policies))
