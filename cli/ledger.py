@@ -20,6 +20,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.deploy.terminal import say
 from coinflower.protocol.policy import load_policy
+from coinflower.protocol.terms import terms_of
 
 app = typer.Typer(no_args_is_help=True, help="Start or look at a data set's privacy ledger.")
 
@@ -77,6 +78,7 @@ def show(
                             "participated_rounds": tally.joined,
                             "committed_rounds": tally.committed,
                             "secure": tally.secure,
+                            "mode": None if terms is None else str(terms.mode),
                             "scheme": tally.terms.name,
                             "p": tally.terms.p,
                             "q": tally.terms.q,
@@ -84,6 +86,7 @@ def show(
                             "sigma": tally.terms.noise_multiplier,
                         }
                         for tally in tallies
+                        for terms in [terms_of(tally)]
                     ],
                 }
             )

@@ -235,7 +235,13 @@ class Participant:
             cost = terms.round_cost(self.policy.declared_size)
             assert cost is not None
             with patience.at_most(self.policy.pricing_seconds):
-                self.ledger.commit(terms.ledger_key, cost, terms.rounds, self.policy.budget)
+                self.ledger.commit(
+                    terms.ledger_key,
+                    cost,
+                    terms.rounds,
+                    self.policy.budget,
+                    agreed=terms.to_json(),
+                )
                 self._require_agreement(terms)
         except patience.OutOfPatienceError as error:
             detail = f"{error}: more than pricing_seconds = {self.policy.pricing_seconds:g}"

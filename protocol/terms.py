@@ -14,6 +14,7 @@ from typing import Any
 from coinflower.accounting import validation
 from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.ledger.entries import Tally
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.toml import require_known_keys
 
@@ -193,6 +194,18 @@ class Terms:
         strong ones charged and the weak ones answered.
         """
         return f"{self.experiment}#{self.hash}"
+
+
+def terms_of(tally: Tally) -> Terms | None:
+    """Return what the owner agreed to in an experiment of a ledger.
+
+    None in entries that do not say it, and for terms that this version does not know.
+    """
+    try:
+        terms = Terms.from_json(tally.agreed) if tally.agreed else None
+    except ValueError:
+        return None
+    return terms if terms is not None and terms.ledger_key == tally.experiment else None
 
 
 _TYPES: dict[str, tuple[type, ...]] = {

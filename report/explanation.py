@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.ledger.entries import Budget, Tally
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.stops import name_of
 from coinflower.accounting.rounding import rounded_down, rounded_up
-from coinflower.protocol.modes import PRIVATE_MODES
+from coinflower.protocol.modes import PRIVATE_MODES, Mode
+from coinflower.protocol.terms import terms_of
 from coinflower.report.guarantee import (
     OTHER_USES,
     detection_rate,
@@ -23,6 +25,7 @@ GROUPS = (2, 5, 10)
 FALSE_ALARMS = 0.01
 # Beyond this, "protected" would be a lie.
 _WEAK_CHANCE = 0.95
+_MOST_NAMES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,25 +167,35 @@ def _meaning(told: Explanation) -> list[str]:
 
 
 def _against(told: Explanation) -> list[str]:
-    names = {tally.terms.name: tally.terms for tally in told.tallies if tally.charged}
-    sentences, possible = [], [mode for mode in PRIVATE_MODES if mode.charged_as in names]
-    for name, terms in sorted(names.items()):
-        keys = [
-            name_of(tally.experiment)
-            for tally in told.tallies
-            if tally.charged and tally.terms.name == name
-        ]
-        modes = [
-            f"in mode {mode}, {mode.facts.against}" for mode in possible if mode.charged_as == name
-        ]
-        sentences.append(
-            f"{', '.join(keys)}: charged as {name} ({terms.title}). It protects against these: "
-            f"{'. Or '.join(modes)}."
-        )
-    return [
-        *sentences,
-        *(f"In mode {mode}: {mode.facts.caveat}" for mode in possible if mode.facts.caveat),
+    """Say it of each mode; where a ledger does not name the mode, of all that it may have been."""
+    found: dict[tuple[Mode | None, type[Scheme]], list[str]] = {}
+    for tally in told.tallies:
+        if tally.charged:
+            terms = terms_of(tally)
+            key = (None if terms is None else terms.mode, type(tally.terms))
+            found.setdefault(key, []).append(name_of(tally.experiment))
+    sentences, possible = [], set[Mode]()
+    for (mode, scheme), names in found.items():
+        modes = [each for each in PRIVATE_MODES if mode in (None, each) and each.scheme is scheme]
+        possible.update(modes)
+        charged = f"charged as {scheme.name} ({scheme.title})"
+        if mode is not None:
+            holds = f"mode {mode}, {charged}. It holds against {mode.facts.against}"
+        else:
+            cases = (f"In mode {each} it holds against {each.facts.against}" for each in modes)
+            holds = f"{charged}; this ledger does not name the mode. {'. '.join(cases)}"
+        sentences.append(f"{_listed(names)}: {holds}.")
+    caveats = [
+        mode.facts.caveat for mode in PRIVATE_MODES if mode in possible and mode.facts.caveat
     ]
+    return [*sentences, *caveats]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return different names, or how many more there are."""
+    different = list(dict.fromkeys(names))
+    shown, others = different[:_MOST_NAMES], len(different) - _MOST_NAMES
+    return ", ".join(shown) + (f" and {others:,} more" if others > 0 else "")
 
 
 def _unit(told: Explanation) -> list[str]:

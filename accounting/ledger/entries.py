@@ -56,7 +56,17 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """One experiment in sum; ``secure`` if neither coins nor noise were ever seeded."""
+    """One experiment in sum.
+
+    Attributes:
+        experiment: Its name in the ledger.
+        terms: What a round costs.
+        committed: Rounds reserved, those charged included.
+        charged: Rounds charged.
+        joined: Rounds whose coin said yes.
+        secure: Whether neither coins nor noise were ever seeded.
+        agreed: What the owner agreed to, as canonical JSON; empty in entries that do not say.
+    """
 
     experiment: str
     terms: Scheme
@@ -64,6 +74,7 @@ class Tally:
     charged: int
     joined: int
     secure: bool
+    agreed: str = ""
 
     @classmethod
     def from_row(cls, row: TallyRow) -> Tally:
@@ -76,17 +87,28 @@ class Tally:
             charged=charged,
             joined=joined,
             secure=bool(secure),
+            agreed=_agreed_in(terms),
         )
 
 
 @functools.lru_cache(maxsize=1024)
-def terms_to_json(terms: Scheme) -> str:
-    """Return a scheme as canonical JSON."""
-    return json.dumps({"scheme": terms.name, **asdict(terms)}, sort_keys=True)
+def terms_to_json(terms: Scheme, agreed: str = "") -> str:
+    """Return a scheme as canonical JSON, with what was agreed to beside its price, if given."""
+    beside = {"agreed": json.loads(agreed)} if agreed else {}
+    return json.dumps({"scheme": terms.name, **asdict(terms), **beside}, sort_keys=True)
 
 
 @functools.lru_cache(maxsize=1024)
 def terms_from_json(text: str) -> Scheme:
     """Return the scheme that `terms_to_json` wrote."""
     fields = json.loads(text)
+    fields.pop("agreed", None)
     return scheme_class(fields.pop("scheme"))(**fields)
+
+
+@functools.lru_cache(maxsize=1024)
+def _agreed_in(text: str) -> str:
+    agreed = json.loads(text).get("agreed")
+    if agreed is None:
+        return ""
+    return json.dumps(agreed, sort_keys=True, separators=(",", ":"), allow_nan=False)

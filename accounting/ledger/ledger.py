@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import sqlite3
 import threading
@@ -205,10 +206,19 @@ class Ledger:
         """When this file was made as a backup; None if it is a ledger."""
         return backup_made(self._connection, self.path)
 
-    def commit(self, experiment: str, terms: Scheme, rounds: int, budget: Budget) -> None:
+    def commit(
+        self, experiment: str, terms: Scheme, rounds: int, budget: Budget, *, agreed: str = ""
+    ) -> None:
         """Reserve ``rounds`` rounds of ``terms`` for an experiment, if the budget allows them.
 
         Committing again with the same terms is free; with more rounds it reserves the difference.
+
+        Args:
+            experiment: Its name.
+            terms: What a round costs.
+            rounds: How many are planned.
+            budget: What the owner allows over all experiments.
+            agreed: Everything that was agreed to, as a JSON object; kept with the entry.
 
         Raises:
             BudgetExceededError: Charged, committed and new rounds together exceed the budget.
@@ -222,11 +232,12 @@ class Ledger:
                 f"Scheme {terms.name!r} is not an upper bound of what a client loses, so a ledger "
                 "does not take it; use 'certified', 'wcs' or 'ols'."
             )
-        text = terms_to_json(terms)
         for _ in range(_MOST_PRICINGS):
             seen = self.tallies()
             tally = next((each for each in seen if each.experiment == experiment), None)
-            if tally is not None and tally.terms != terms:
+            known = tally.agreed if tally else ""
+            text = terms_to_json(terms, agreed or known)
+            if tally is not None and (tally.terms != terms or _differ(known, agreed)):
                 raise LedgerError(
                     f"Experiment {experiment!r} is in this ledger with other terms "
                     f"({terms_to_json(tally.terms)}); a new experiment needs a new name."
@@ -238,11 +249,11 @@ class Ledger:
             with self._transaction(NOTHING_CHARGED):
                 if _commitments(self.tallies()) != _commitments(seen):
                     continue
-                self._append("commit", experiment, terms, rounds=rounds)
+                self._append("commit", experiment, text, rounds=rounds)
                 self._connection.execute(
                     "INSERT INTO tallies VALUES (?, ?, ?, 0, 0, ?) ON CONFLICT (experiment) DO "
-                    "UPDATE SET committed = excluded.committed, secure = min(secure, "
-                    "excluded.secure)",
+                    "UPDATE SET terms = excluded.terms, committed = excluded.committed, "
+                    "secure = min(secure, excluded.secure)",
                     (experiment, text, rounds, not self._coins.insecure),
                 )
             return
@@ -305,7 +316,7 @@ class Ledger:
                 raise LedgerError(f"Round {round_} of {experiment!r} was never charged.")
             if ledger_rows.was_answered(self._connection, experiment, round_):
                 return False
-            self._append("answer", experiment, tally.terms, round_=round_)
+            self._append("answer", experiment, terms_to_json(tally.terms), round_=round_)
             if self._coins.insecure:  # then so is the noise of the answer
                 self._connection.execute(
                     "UPDATE tallies SET secure = 0 WHERE experiment = ?", (experiment,)
@@ -318,7 +329,8 @@ class Ledger:
             tally = ledger_rows.tally_of(self._connection, experiment)
             if tally is None or tally.committed == tally.charged:
                 return
-            self._append("release", experiment, tally.terms, rounds=tally.charged)
+            text = terms_to_json(tally.terms)
+            self._append("release", experiment, text, rounds=tally.charged)
             self._connection.execute(
                 "UPDATE tallies SET committed = charged WHERE experiment = ?", (experiment,)
             )
@@ -380,7 +392,8 @@ class Ledger:
 
     def _charge(self, tally: Tally, round_: int) -> bool:
         coin = self._coins.coin(tally.terms.p)
-        self._append("charge", tally.experiment, tally.terms, round_=round_, coin=coin)
+        text = terms_to_json(tally.terms)
+        self._append("charge", tally.experiment, text, round_=round_, coin=coin)
         return coin
 
     def _require_budget(
@@ -401,7 +414,7 @@ class Ledger:
         self,
         kind: str,
         experiment: str,
-        terms: Scheme,
+        terms: str,
         *,
         round_: int | None = None,
         rounds: int | None = None,
@@ -411,7 +424,7 @@ class Ledger:
             kind,
             experiment,
             round_,
-            terms_to_json(terms),
+            terms,
             rounds,
             None if coin is None else int(coin),
             int(not self._coins.insecure),
@@ -476,3 +489,8 @@ class Ledger:
 def _commitments(tallies: Sequence[Tally]) -> list[tuple[str, Scheme, int]]:
     """Return what a price depends on."""
     return [(tally.experiment, tally.terms, tally.committed) for tally in tallies]
+
+
+def _differ(known: str, agreed: str) -> bool:
+    """Whether something else was agreed to before; entries may be older than that note."""
+    return bool(known and agreed) and json.loads(known) != json.loads(agreed)

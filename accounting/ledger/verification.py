@@ -57,8 +57,8 @@ def follow_chain(rows: Iterable[tuple[Any, ...]], start: str) -> Chain:
         head = ledger_file.chained(head, row[:-1])
         if row[0] != count or row[-1] != head:
             raise ValueError(f"entry {row[0]} was changed, or one before it is missing")
-        _, kind, experiment, _, terms, rounds, coin, secure, *_ = row
-        before = sums.get(experiment, (experiment, terms, 0, 0, 0, 1))
+        _, kind, experiment, _, written, rounds, coin, secure, *_ = row
+        before = sums.get(experiment, (experiment, written, 0, 0, 0, 1))
         _, terms, committed, charged, joined, was_secure = before
         if kind == "charge":
             charged, joined = charged + 1, joined + coin
@@ -66,6 +66,8 @@ def follow_chain(rows: Iterable[tuple[Any, ...]], start: str) -> Chain:
             seeded.update([] if secure else [experiment])
         else:
             committed = rounds
+            # Only a commitment says what was agreed to.
+            terms = written if kind == "commit" else terms
         if kind != "release":  # which takes no randomness
             was_secure = min(was_secure, secure)
         sums[experiment] = (experiment, terms, committed, charged, joined, was_secure)

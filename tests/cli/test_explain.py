@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,11 +16,28 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_up
 from coinflower.cli.main import app
 from coinflower.learning import SeededRandom
+from coinflower.protocol.modes import PRIVATE_MODES, Mode
+from coinflower.protocol.terms import Terms
 from coinflower.report.guarantee import detection_rate, group_loss, guessing_chance
 from tests.support import builders
 
 COST = Certified(p=0.5, q=0.1, d=40, noise_multiplier=1.5)
 BUDGET = Budget(epsilon=4.0, delta=1e-3)
+
+
+def make_terms(mode):
+    return Terms(
+        experiment="heart",
+        mode=mode,
+        p=mode.usual_p,
+        q=0.1,
+        clip_norm=1.0,
+        noise_multiplier=1.5,
+        rounds=2,
+        model="digits",
+        classes=10,
+        learning_rate=1.0,
+    )
 
 
 def call(*arguments):
@@ -87,6 +105,43 @@ def test_it_says_what_is_protected_and_what_is_not(ledger):
     ):
         assert words in text
     assert "INSECURE" not in text
+
+
+@pytest.mark.parametrize("mode", PRIVATE_MODES)
+def test_it_names_the_mode_of_an_experiment_and_whom_that_protects_against(ledger, mode):
+    terms = make_terms(mode)
+    cost = terms.round_cost(40)
+    ledger.commit(terms.ledger_key, cost, 2, BUDGET, agreed=terms.to_json())
+    ledger.charge(terms.ledger_key, 1)
+    found = json.loads(call(ledger.path, "--json").stdout)
+    first, *caveats = found["sections"]["Who is protected against whom"]
+    assert first == (
+        f"heart: mode {mode}, charged as {cost.name} ({cost.title}). "
+        f"It holds against {mode.facts.against}."
+    )
+    assert caveats == [mode.facts.caveat] * bool(mode.facts.caveat)
+    shown = CliRunner().invoke(app, ["ledger", "show", str(ledger.path), "--json"])
+    assert [one["mode"] for one in json.loads(shown.stdout)["experiments"]] == [mode]
+
+
+def test_a_mode_that_does_not_belong_to_the_experiment_is_not_believed(ledger):
+    terms = make_terms(Mode.TRUSTED)
+    lie = replace(terms, mode=Mode.UNTRUSTED).to_json()
+    for key, agreed in ((terms.ledger_key, lie), ("lung#cd", '{"mode":"of another version"}')):
+        ledger.commit(key, terms.round_cost(40), 1, BUDGET, agreed=agreed)
+        ledger.charge(key, 1)
+    text = told(ledger.path)
+    assert "heart, lung: charged as certified" in text
+    assert "this ledger does not name the mode. In mode trusted it holds against" in text
+    for mode in (Mode.TRUSTED, Mode.COVERED, Mode.UNTRUSTED):
+        assert f"In mode {mode} it holds against {mode.facts.against}" in text
+    assert "In mode quiet" not in text
+
+
+def test_of_very_many_experiments_only_a_few_are_named(ledger):
+    for index in range(12):
+        charge(ledger, f"one-{index:02}#ab", COST, 1)
+    assert "one-09 and 2 more: charged as certified" in told(ledger.path)
 
 
 def test_an_empty_ledger_has_charged_nothing_and_knows_nothing_of_mode_none(ledger):

@@ -15,6 +15,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.participant import UnansweredError
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal, RefusedError
+from coinflower.protocol.terms import terms_of
 from tests.support.participants import (
     SPEAKING,
     Make,
@@ -27,13 +28,16 @@ from tests.support.participants import (
 
 
 @pytest.mark.parametrize("mode", [mode for mode in Mode if mode.is_private])
-def test_enrolment_commits_the_planned_rounds(owner: Any, make_terms: Make, mode: Mode) -> None:
+def test_enrolment_commits_the_planned_rounds_and_notes_the_terms(
+    owner: Any, make_terms: Make, mode: Mode
+) -> None:
     terms = make_terms(mode)
     assert owner.open().enrol(terms) == 30
     (entry,) = owner.entries()
     assert (entry.kind, entry.experiment, entry.rounds) == ("commit", terms.ledger_key, 8)
     with Ledger.open(owner.ledger) as ledger:
         assert ledger.tallies()[0].terms == terms.round_cost(30)
+        assert terms_of(ledger.tallies()[0]) == terms
 
 
 def test_enrolling_twice_is_free(owner: Any, make_terms: Make) -> None:

@@ -13,7 +13,7 @@ from coinflower.accounting.analyses.schemes import Certified, WeakClientSampling
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.exports import to_csv, to_json
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.file import LedgerCorruptError, LedgerError
 from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
 
 TERMS = Certified(p=0.3, q=0.1, d=20, noise_multiplier=1.5)
@@ -244,3 +244,39 @@ def test_two_processes_share_one_ledger_without_losing_or_doubling(tmp_path):
     with Ledger.open(path) as ledger:
         assert ledger.verify().entries == 301
         assert ledger.tallies()[0].charged == 300
+
+
+AGREED = '{"clip_norm":1.0,"mode":"covered"}'
+
+
+def test_a_ledger_keeps_what_was_agreed_to_and_seals_it(tmp_path):
+    path = tmp_path / "ledger.db"
+    with Ledger.create(path, "ward 7") as ledger:
+        ledger.commit("heart", TERMS, 3, BUDGET, agreed=AGREED)
+        ledger.charge_all("heart", [1, 2])
+        ledger.release("heart")
+        ledger.commit("heart", TERMS, 4, BUDGET)  # says nothing new
+        ledger.verify()
+        (tally,) = ledger.tallies()
+        assert (tally.agreed, tally.terms, tally.committed) == (AGREED, TERMS, 4)
+        kept = {entry.kind: "covered" in entry.terms for entry in ledger.history()}
+        assert kept == {"commit": True, "charge": False, "release": False}
+        with pytest.raises(LedgerError, match="other terms"):
+            ledger.commit("heart", TERMS, 5, BUDGET, agreed='{"mode":"trusted"}')
+    with sqlite3.connect(path) as outside:
+        outside.execute("UPDATE tallies SET terms = replace(terms, 'covered', 'trusted')")
+    outside.close()
+    with pytest.raises(LedgerCorruptError, match="sums do not agree"):
+        Ledger.open(path)
+
+
+def test_an_entry_that_names_no_mode_is_followed_by_one_that_does(tmp_path):
+    with Ledger.create(tmp_path / "ledger.db", "ward 7") as ledger:
+        ledger.commit("heart", TERMS, 1, BUDGET)
+        assert ledger.tallies()[0].agreed == ""
+        ledger.commit("heart", TERMS, 2, BUDGET, agreed=AGREED)
+        assert ledger.tallies()[0].agreed == AGREED
+        spent = ledger.committed(BUDGET.delta)
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        assert ledger.tallies()[0].agreed == AGREED
+        assert ledger.committed(BUDGET.delta) == spent == epsilon_after([(TERMS, 2)], BUDGET.delta)
