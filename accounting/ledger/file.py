@@ -124,6 +124,15 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def require_there(path: Path) -> None:
+    """Refuse a path at which there is no file."""
+    if not path.is_file():
+        raise LedgerError(
+            f"There is no ledger at {path}. If this data set never had one, create it; if it had, "
+            "find the file: without it nobody knows what was already spent."
+        )
+
+
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     """Open the file and check that it is a ledger of a version we know.
 
@@ -131,11 +140,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         LedgerError: The file is missing, not readable, or of a newer version.
         LedgerCorruptError: The file is empty, truncated or not a ledger.
     """
-    if not path.is_file():
-        raise LedgerError(
-            f"There is no ledger at {path}. If this data set never had one, create it; if it had, "
-            "find the file: without it nobody knows what was already spent."
-        )
+    require_there(path)
     if path.stat().st_size == 0:
         raise LedgerCorruptError(f"The ledger {path} is an empty file. {KEEP_IT}")
     with explained(path, "" if read_only else NOTHING_CHARGED):

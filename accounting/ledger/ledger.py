@@ -93,9 +93,11 @@ class Ledger:
             read_only: For looking only.
         """
         path = Path(path)
+        # Before the file is opened: what replaces it meanwhile must not be taken for it.
+        place = None if read_only else Place.of(path)
         connection = ledger_file.connect(path, read_only=read_only)
         try:
-            ledger = cls(path, connection, coins, None if read_only else Place.of(path))
+            ledger = cls(path, connection, coins, place)
             entries = ledger.verify().entries
             if data_set is not None and ledger.data_set != data_set:
                 raise LedgerError(

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from coinflower.accounting.ledger.file import NOTHING_CHARGED, LedgerError
+from coinflower.accounting.ledger.file import NOTHING_CHARGED, LedgerError, require_there
 
 _MOUNTS = Path("/proc/self/mountinfo")
 
@@ -35,8 +35,9 @@ class Place:
         """Return the place of a ledger before it is opened.
 
         Raises:
-            LedgerError: No charge could be kept safe there.
+            LedgerError: There is none, or no charge could be kept safe there.
         """
+        require_there(path)
         real = path.resolve()
         if _is_mounted_alone(real):
             raise LedgerError(

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from coinflower.accounting.analyses.schemes import Certified
+from coinflower.accounting.ledger import file as ledger_file
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
@@ -72,6 +73,22 @@ def test_a_file_that_changes_under_a_running_client_takes_nothing_more(path, cha
                 action()
     wherever = [found for found in path.parents[1].rglob("*.db") if found.stat().st_size]
     assert {charged(found) for found in wherever} <= {2}
+
+
+@pytest.mark.parametrize("change", [rename, replace, os.unlink])
+def test_a_file_that_changes_while_it_is_opened_is_not_taken_for_another(path, change, monkeypatch):
+    plain = ledger_file.connect
+
+    def connect(opened, *, read_only):
+        connection = plain(opened, read_only=read_only)
+        if not read_only:
+            change(path)
+        return connection
+
+    monkeypatch.setattr(ledger_file, "connect", connect)
+    with pytest.raises(LedgerError):  # noqa: SIM117
+        with Ledger.open(path) as ledger:
+            ledger.charge("trial", 2)
 
 
 @pytest.mark.parametrize(
