@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from coinflower.accounting import validation
+from pydantic import Field
+
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
-from coinflower.protocol.modes import Mode, parse_mode
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.strict import Count, Index, Positive, Probability, Text, load, strict
 from coinflower.protocol.terms import Terms
-from coinflower.protocol.toml import read_toml, require_known_keys
 
 
 class Refusal(Enum):
@@ -47,38 +48,26 @@ class RefusedError(Exception):
         self.refusal = refusal
 
 
-@dataclass(frozen=True, kw_only=True)
+@strict
 class Share:
     """Which part of a public data set plays this client's own data (for trials)."""
 
-    clients: int
-    index: int
-    how: str = "equal"
-    seed: int = 0
-    alpha: float = 0.5
+    clients: Count
+    index: Index
+    how: Text = "equal"
+    seed: Index = 0
+    alpha: Positive = 0.5
 
     def __post_init__(self) -> None:
-        """Check every field once."""
-        validation.require_count("share.clients", self.clients, least=1)
-        validation.require_count("share.index", self.index, least=0)
-        validation.require_count("share.seed", self.seed, least=0)
-        validation.require_positive("share.alpha", self.alpha)
+        """Check what concerns two fields."""
         if self.index >= self.clients:
-            raise UserError(f"share.index = {self.index} must lie in 0 to {self.clients - 1}.")
+            raise UserError(f"index = {self.index} must lie in 0 to {self.clients - 1}.")
 
 
 BUILT_IN_MODELS = frozenset({"digits", "paper-cnn"})
-_MOST = (
-    "most_rounds",
-    "most_rounds_per_invitation",
-    "most_classes",
-    "most_parameters",
-    "most_experiments",
-    "most_open_experiments",
-)
 
 
-@dataclass(frozen=True, kw_only=True)
+@strict
 class Policy:
     """What a data owner allows; nothing weaker is ever agreed to.
 
@@ -107,48 +96,37 @@ class Policy:
         insecure_seed: Makes coins, samples and noise predictable; for tests only.
     """
 
-    data_set: str
-    data: str
+    data_set: Text
+    data: Text
     ledger: Path
-    declared_size: int
+    declared_size: Count
     modes: frozenset[Mode]
-    largest_p: float
-    largest_q: float
-    largest_clip_norm: float
-    least_noise_multiplier: float
+    largest_p: Probability
+    largest_q: Probability
+    largest_clip_norm: Annotated[float, Field(gt=0)]
+    least_noise_multiplier: Annotated[float, Field(ge=0)]
     budget: Budget
-    most_rounds: int = 1_000_000
-    most_rounds_per_invitation: int = 10_000
-    most_classes: int = 10_000
-    most_parameters: int = 10_000_000
-    most_experiments: int = 10_000
-    most_open_experiments: int = 100
-    pricing_seconds: float = 30.0
-    models: frozenset[str] = BUILT_IN_MODELS
+    most_rounds: Count = 1_000_000
+    most_rounds_per_invitation: Count = 10_000
+    most_classes: Count = 10_000
+    most_parameters: Count = 10_000_000
+    most_experiments: Count = 10_000
+    most_open_experiments: Count = 100
+    pricing_seconds: Positive = 30.0
+    models: frozenset[Text] = BUILT_IN_MODELS
     share: Share | None = None
-    insecure_seed: int | None = None
+    insecure_seed: Index | None = None
     witness: Path | None = None
 
     def __post_init__(self) -> None:
-        """Check every field once."""
-        validation.require_count("declared_size", self.declared_size, least=1)
-        validation.require_probability("largest_p", self.largest_p)
-        validation.require_probability("largest_q", self.largest_q)
-        if not self.largest_clip_norm > 0:
-            raise UserError(f"largest_clip_norm = {self.largest_clip_norm} must be above 0.")
-        if not self.least_noise_multiplier >= 0:
-            raise UserError(
-                f"least_noise_multiplier = {self.least_noise_multiplier} must be at least 0."
-            )
-        for field in _MOST:
-            validation.require_count(field, getattr(self, field), least=1)
-        validation.require_positive("pricing_seconds", self.pricing_seconds)
+        """Refuse a policy that keeps no books or allows nothing."""
+        for name, file in (("ledger", self.ledger), ("witness", self.witness)):
+            if file is not None and not file.name:
+                raise UserError(f"{name} = {str(file)!r} must be the path of a file.")
         if not self.modes:
             raise UserError(f"modes is empty; allow at least one of {', '.join(Mode)}.")
         if not self.models:
             raise UserError("models is empty; list the models that may run on this data.")
-        if self.insecure_seed is not None:
-            validation.require_count("insecure_seed", self.insecure_seed, least=0)
 
     def require(self, terms: Terms) -> None:
         """Refuse terms that are weaker than this policy.
@@ -182,73 +160,18 @@ class Policy:
             raise RefusedError(Refusal.MODEL, f"model {terms.model!r} is not among {allowed}")
 
 
-_REQUIRED = ("data_set", "data", "ledger", "declared_size", "modes", "least_noise_multiplier")
-_LIMITS = ("largest_p", "largest_q", "largest_clip_norm")
-
-
 def load_policy(path: Path) -> Policy:
     """Read a policy file; relative paths in it start at its folder.
 
     Raises:
         ValueError: Naming the file, the key and what is wrong with it.
     """
-    table = read_toml(path)
-    where = f"The policy {path}"
-    optional = (*_MOST, "pricing_seconds", "insecure_seed")
-    known = (*_REQUIRED, *_LIMITS, *optional, "budget", "models", "share", "witness")
-    require_known_keys(table, known, (*_REQUIRED, *_LIMITS, "budget"), where)
-    budget = _table(table, "budget", ("epsilon", "delta"), ("epsilon", "delta"), where)
-    share = {}
-    if "share" in table:
-        fields = ("clients", "index", "how", "seed", "alpha")
-        share = _table(table, "share", fields, ("clients", "index"), where)
-    try:
-        _refuse_wrong_types({**table, **budget, **share})
-        return Policy(
-            data_set=table["data_set"],
-            data=_data_location(path.parent, table["data"]),
-            ledger=path.parent / table["ledger"],
-            declared_size=table["declared_size"],
-            modes=frozenset(parse_mode(mode) for mode in table["modes"]),
-            largest_p=table["largest_p"],
-            largest_q=table["largest_q"],
-            largest_clip_norm=table["largest_clip_norm"],
-            least_noise_multiplier=table["least_noise_multiplier"],
-            budget=Budget(**budget),
-            models=frozenset(table.get("models", BUILT_IN_MODELS)),
-            share=Share(**share) if share else None,
-            witness=path.parent / table["witness"] if "witness" in table else None,
-            **{key: table[key] for key in optional if key in table},
-        )
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{where} cannot be used: {error}") from None
-
-
-def _refuse_wrong_types(values: dict[str, Any]) -> None:
-    """Refuse what Python would take for something else: true for 1, a text for a list."""
-    for key, value in values.items():
-        if key in ("modes", "models"):
-            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-                raise UserError(f"{key} must be a list of texts.")
-        elif key in ("data_set", "data", "ledger", "witness", "how"):
-            if not isinstance(value, str) or not value:
-                raise UserError(f"{key} must be a text that is not empty.")
-        elif key not in ("budget", "share") and (
-            isinstance(value, bool) or not isinstance(value, int | float)
-        ):
-            raise UserError(f"{key} = {value!r} must be a number.")
-
-
-def _table(
-    table: dict[str, Any], name: str, known: tuple[str, ...], required: tuple[str, ...], where: str
-) -> dict[str, Any]:
-    inner = table[name]
-    if not isinstance(inner, dict):
-        raise UserError(f"{where}: [{name}] must be a table.")
-    require_known_keys(inner, known, required, f"{where}, [{name}],")
-    return inner
-
-
-def _data_location(folder: Path, data: str) -> str:
-    """Return a path relative to the policy's folder if there is one, else the name as it is."""
-    return str(folder / data) if (folder / data).exists() else data
+    read = load(Policy, path, f"The policy {path}")
+    folder = path.parent
+    return replace(
+        read,
+        # A name that is no path there is the name of a data set.
+        data=str(folder / read.data) if (folder / read.data).exists() else read.data,
+        ledger=folder / read.ledger,
+        witness=read.witness and folder / read.witness,
+    )

@@ -8,21 +8,21 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import InitVar
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
 
 from coinflower.accounting import validation
 from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Tally
-from coinflower.protocol.modes import Mode, parse_mode
-from coinflower.protocol.toml import require_known_keys
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.strict import Count, Positive, Probability, Text, decode, strict
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Terms come from the wire; beyond these, nobody's experiment is meant, and accounting takes ages.
 _MOST_JSON = 10_000
-_ROUNDS = (1, 1_000_000)
-_CLASSES = (2, 100_000)
 _CLIP_NORMS = (1e-12, 1e12)
 _NOISE_MULTIPLIERS = (1e-6, 1e6)
 _PRICED_PROBABILITIES = (1e-9, 1.0)
@@ -30,7 +30,7 @@ _PRICED_NOISE = (1e-3, 1e4)
 _REALS = ("p", "q", "clip_norm", "noise_multiplier", "learning_rate", "momentum")
 
 
-@dataclass(frozen=True, kw_only=True)
+@strict
 class Terms:
     """What an experiment asks of its clients. Public, immutable, and identified by their hash.
 
@@ -47,62 +47,55 @@ class Terms:
         classes: Number of classes that it tells apart.
         learning_rate: Step size of the server.
         momentum: Momentum of the server.
+        scheme: Name of the scheme that charges a round; may be left out, but not be another than
+            the mode's.
     """
 
     experiment: str
     mode: Mode
-    p: float
-    q: float
-    clip_norm: float
+    p: Probability
+    q: Probability
+    clip_norm: Annotated[float, BeforeValidator(lambda c: math.inf if c == "infinite" else c)]
     noise_multiplier: float
-    rounds: int
-    model: str
-    classes: int
-    learning_rate: float
-    momentum: float = 0.0
-    rounds_per_invitation: int = 1
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)]
+    model: Text
+    classes: Annotated[int, Field(ge=2, le=100_000)]
+    learning_rate: Positive
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    rounds_per_invitation: Count = 1
+    scheme: InitVar[str | None] = None
 
-    def __post_init__(self) -> None:
-        """Check every field once."""
-        if not isinstance(self.experiment, str) or not _NAME.fullmatch(self.experiment):
+    def __post_init__(self, scheme: str | None) -> None:
+        """Check the name, and what concerns several fields."""
+        if not _NAME.fullmatch(self.experiment):
             raise UserError(
                 f"experiment = {self.experiment!r} must be 1 to 64 letters, digits, dots, dashes "
                 "or underscores and start with a letter or digit."
             )
-        if not isinstance(self.mode, Mode):
-            raise UserError(f"mode = {self.mode!r} must be one of {', '.join(Mode)}.")
-        validation.require_probability("p", self.p)
-        validation.require_probability("q", self.q)
-        validation.require_count("rounds", self.rounds, least=1)
-        validation.require_count("classes", self.classes, least=2)
-        validation.require_count("rounds per invitation", self.rounds_per_invitation, least=1)
-        _require_within("rounds", self.rounds, _ROUNDS)
-        _require_within("classes", self.classes, _CLASSES)
-        validation.require_positive("learning rate", self.learning_rate)
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"momentum = {self.momentum} must lie in [0, 1).")
-        if not isinstance(self.model, str) or not self.model:
-            raise UserError("model must name the model to train.")
         if self.rounds_per_invitation > self.rounds:
             raise UserError(
-                f"rounds per invitation = {self.rounds_per_invitation} is more than the "
+                f"rounds_per_invitation = {self.rounds_per_invitation} is more than the "
                 f"{self.rounds} rounds planned."
             )
         self._check_noise()
         if not self.mode.flips_coins and self.p != 1:
             raise UserError(f"p = {self.p} must be 1 in mode {self.mode}: everybody takes part.")
+        if scheme not in (None, self._scheme_name):
+            raise UserError(
+                f"scheme = {scheme!r} must be {self._scheme_name!r}, the one of mode {self.mode}."
+            )
 
     def _check_noise(self) -> None:
         if self.mode.is_private:
-            validation.require_positive("clip norm", self.clip_norm)
-            validation.require_positive("noise multiplier", self.noise_multiplier)
-            _require_within("clip norm", self.clip_norm, _CLIP_NORMS)
-            _require_within("noise multiplier", self.noise_multiplier, _NOISE_MULTIPLIERS)
+            validation.require_positive("clip_norm", self.clip_norm)
+            validation.require_positive("noise_multiplier", self.noise_multiplier)
+            _require_within("clip_norm", self.clip_norm, _CLIP_NORMS)
+            _require_within("noise_multiplier", self.noise_multiplier, _NOISE_MULTIPLIERS)
         elif not self.clip_norm > 0:
-            raise UserError(f"clip norm = {self.clip_norm} must be above 0.")
+            raise UserError(f"clip_norm = {self.clip_norm} must be above 0.")
         elif self.noise_multiplier != 0:
             raise UserError(
-                f"noise multiplier = {self.noise_multiplier} must be 0 in mode none, which "
+                f"noise_multiplier = {self.noise_multiplier} must be 0 in mode none, which "
                 "protects nothing; choose a private mode to add noise."
             )
 
@@ -122,13 +115,16 @@ class Terms:
             return None
         for field, value in (("p", self.p), ("q", self.q)):
             _require_within(field, value, _PRICED_PROBABILITIES)
-        _require_within("noise multiplier", self.noise_multiplier, _PRICED_NOISE)
+        _require_within("noise_multiplier", self.noise_multiplier, _PRICED_NOISE)
         return kind(p=self.p, q=self.q, d=declared_size, noise_multiplier=self.noise_multiplier)
+
+    @property
+    def _scheme_name(self) -> str:
+        return self.mode.scheme.name if self.mode.scheme else "none"
 
     def to_fields(self) -> dict[str, Any]:
         """Return the terms as plain values, the scheme that charges them included."""
-        scheme = self.mode.scheme.name if self.mode.scheme else "none"
-        fields = {**dataclasses.asdict(self), "mode": str(self.mode), "scheme": scheme}
+        fields = {**dataclasses.asdict(self), "mode": str(self.mode), "scheme": self._scheme_name}
         # 1, 1.0 and -0.0, 0.0 are equal, so they must be written, and hashed, alike.
         fields.update({name: fields[name] + 0.0 for name in _REALS})
         if math.isinf(self.clip_norm):
@@ -142,23 +138,7 @@ class Terms:
         Raises:
             ValueError: A missing or unknown field, or a value out of range.
         """
-        fields = dict(fields)
-        scheme = fields.pop("scheme", None)
-        known = {field.name: field for field in dataclasses.fields(cls)}
-        required = [name for name, field in known.items() if field.default is dataclasses.MISSING]
-        require_known_keys(fields, known, required, "The terms")
-        _check_types(fields)
-        fields["mode"] = parse_mode(fields["mode"])
-        for name in _REALS:
-            if name in fields:
-                fields[name] = _real(name, fields[name])
-        terms = cls(**fields)
-        expected = terms.to_fields()["scheme"]
-        if scheme not in (None, expected):
-            raise UserError(
-                f"Mode {terms.mode} is charged by scheme {expected!r}, not by {scheme!r}."
-            )
-        return terms
+        return decode(cls, json.dumps(fields), "The terms")
 
     def to_json(self) -> str:
         """Return the terms as canonical JSON."""
@@ -173,13 +153,7 @@ class Terms:
         """
         if len(text) > _MOST_JSON:
             raise UserError(f"The terms are longer than {_MOST_JSON} characters.")
-        try:
-            fields = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise UserError(f"The terms are not JSON: {error}.") from None
-        if not isinstance(fields, dict):
-            raise UserError("The terms must be a JSON object.")
-        return cls.from_fields(fields)
+        return decode(cls, text, "The terms")
 
     @property
     def hash(self) -> str:
@@ -206,37 +180,6 @@ def terms_of(tally: Tally) -> Terms | None:
     except ValueError:
         return None
     return terms if terms is not None and terms.ledger_key == tally.experiment else None
-
-
-_TYPES: dict[str, tuple[type, ...]] = {
-    "experiment": (str,),
-    "mode": (str,),
-    "model": (str,),
-    "p": (int, float),
-    "q": (int, float),
-    "clip_norm": (int, float, str),
-    "noise_multiplier": (int, float),
-    "learning_rate": (int, float),
-    "momentum": (int, float),
-    "rounds": (int,),
-    "rounds_per_invitation": (int,),
-    "classes": (int,),
-}
-
-
-def _check_types(fields: dict[str, Any]) -> None:
-    for name, value in fields.items():
-        if isinstance(value, bool) or not isinstance(value, _TYPES[name]):
-            raise UserError(f"{name} = {value!r} has the wrong type.")
-        if name == "clip_norm" and isinstance(value, str) and value != "infinite":
-            raise UserError(f"clip_norm = {value!r} must be a number or 'infinite'.")
-
-
-def _real(name: str, value: float | str) -> float:
-    try:
-        return math.inf if value == "infinite" else float(value)
-    except OverflowError:
-        raise UserError(f"{name} is too large for a number.") from None
 
 
 def _require_within(field: str, value: float, bounds: tuple[float, float]) -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tomli_w
+from pydantic import Field
 
-from coinflower.accounting import validation
-from coinflower.accounting.errors import UserError
+from coinflower.protocol.strict import Count, Index, Positive, Text, load, strict
 from coinflower.protocol.terms import Terms
-from coinflower.protocol.toml import read_toml, require_known_keys
 from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
 
+# The sum of a round can hold no more.
+Size = Annotated[int, Field(ge=1, le=LARGEST_TOTAL_SIZE)]
 
-@dataclass(frozen=True, kw_only=True)
+
+@strict
 class Settings:
     """A run of the server.
 
@@ -40,42 +41,18 @@ class Settings:
 
     terms: Terms
     state: Path
-    test_data: str
-    least_clients: int = 1
-    expected_clients: int = 1
-    patience_seconds: float = 300.0
-    reply_seconds: float = 60.0
-    poll_seconds: float = 0.05
-    round_seconds: float | None = None
-    evaluate_every: int = 5
+    test_data: Text
+    least_clients: Count = 1
+    expected_clients: Count = 1
+    patience_seconds: Positive = 300.0
+    reply_seconds: Positive = 60.0
+    poll_seconds: Positive = 0.05
+    round_seconds: Positive | None = None
+    evaluate_every: Count = 5
     resume: bool = False
-    largest_declared_size: int = SizeLimits.each
-    largest_total_size: int = SizeLimits.together
-    insecure_seed: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check every field once."""
-        if not isinstance(self.test_data, str) or not self.test_data:
-            raise UserError("test_data must name a public data set.")
-        if not isinstance(self.resume, bool):
-            raise UserError(f"resume = {self.resume!r} must be true or false.")
-        if self.insecure_seed is not None:
-            validation.require_count("insecure_seed", self.insecure_seed, least=0)
-        validation.require_count("least_clients", self.least_clients, least=1)
-        validation.require_count("expected_clients", self.expected_clients, least=1)
-        validation.require_count("evaluate_every", self.evaluate_every, least=1)
-        for name in ("largest_declared_size", "largest_total_size"):
-            validation.require_count(name, getattr(self, name), least=1)
-            if getattr(self, name) > LARGEST_TOTAL_SIZE:
-                raise UserError(
-                    f"{name} = {getattr(self, name)} must be at most {LARGEST_TOTAL_SIZE}: the sum "
-                    "of a round can hold no more."
-                )
-        validation.require_positive("patience_seconds", self.patience_seconds)
-        validation.require_positive("reply_seconds", self.reply_seconds)
-        validation.require_positive("poll_seconds", self.poll_seconds)
-        if self.round_seconds is not None:
-            validation.require_positive("round_seconds", self.round_seconds)
+    largest_declared_size: Size = SizeLimits.each
+    largest_total_size: Size = SizeLimits.together
+    insecure_seed: Index | None = None
 
 
 def save_settings(settings: Settings, path: Path) -> None:
@@ -96,16 +73,5 @@ def load_settings(path: Path) -> Settings:
     Raises:
         ValueError: Naming the file, the key and what is wrong with it.
     """
-    table = read_toml(path)
-    where = f"The settings {path}"
-    known = [field.name for field in dataclasses.fields(Settings)]
-    require_known_keys(table, known, ("terms", "state", "test_data"), where)
-    try:
-        if not isinstance(table["terms"], dict):
-            raise UserError("[terms] must be a table.")
-        if not isinstance(table["state"], str):
-            raise UserError(f"state = {table['state']!r} must be a path.")
-        terms = Terms.from_fields(table.pop("terms"))
-        return Settings(terms=terms, state=path.parent / table.pop("state"), **table)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{where} cannot be used: {error}") from None
+    read = load(Settings, path, f"The settings {path}")
+    return replace(read, state=path.parent / read.state)

@@ -95,7 +95,7 @@ def test_a_stated_noise_alone_gives_every_client_what_it_costs(command, tmp_path
         ("--mode untrusted --mode trusted", "--mode is stated 2 times"),
         ("--mode none --no-privacy --epsilon 1", "cannot keep --epsilon 1;"),
         ("--mode none --no-privacy --sigma 2 --delta 1e-5", "keep --sigma 2, --delta 1e-05;"),
-        ("--rounds-per-invite 0", "rounds per invitation = 0 must be"),
+        ("--rounds-per-invite 0", "rounds_per_invitation = 0 must be"),
         ("--epsilon nan", "epsilon = nan"),
         ("--epsilon nan --sigma 1", "epsilon = nan"),
         ("--delta nan", "delta = nan"),

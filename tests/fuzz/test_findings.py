@@ -26,8 +26,8 @@ from coinflower.client.node.polling_group import PollingGroup
 from coinflower.deploy.keys.key_files import load_public_key
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.strict import read_toml
 from coinflower.protocol.terms import Terms
-from coinflower.protocol.toml import read_toml
 from coinflower.server.aggregation import RunningSum, largest_norm
 from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.grid import PromptGrid
