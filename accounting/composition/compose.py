@@ -62,7 +62,9 @@ def epsilon_after(
         ε, ∞ if no finite ε is certified at this δ.
     """
     validation.require_delta(delta)
-    return _epsilon_after(tuple(_with_past(merged(rounds), past)), delta, step)
+    # In one order, whatever the caller's: sums of floats differ by it in the last digits.
+    groups = sorted(merged(rounds), key=repr)
+    return _epsilon_after(tuple(_with_past(groups, past)), delta, step)
 
 
 # Ledgers ask the same question again and again, and equal clients ask equal ones.

@@ -128,9 +128,8 @@ def _work_out(
 
 
 def _rounds(snapshot: LedgerSnapshot, counts: Mapping[str, int]) -> Rounds:
-    """Return the rounds in the order of the ledger's own sums, so that ε is the same number."""
-    terms = {account.experiment: account.terms for account in snapshot.accounts}
-    return [(terms[experiment], counts.get(experiment, 0)) for experiment in sorted(terms)]
+    """Return the rounds of all experiments, so many of each."""
+    return [(account.terms, counts.get(account.experiment, 0)) for account in snapshot.accounts]
 
 
 def _outlook(
