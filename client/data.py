@@ -51,7 +51,7 @@ def load_local_data(policy: Policy) -> LocalData:
         rows = parts[policy.share.index]
     if len(rows) > policy.declared_size:
         raise UserError(
-            f"The data set {policy.data_set!r} has {len(rows)} elements, more than the declared "
+            f"The data set {policy.data_set!r} has {len(rows)} records, more than the declared "
             f"{policy.declared_size}; the bound would not hold. Raise declared_size in the policy."
         )
     return LocalData(inputs=data.train_inputs[rows], targets=data.train_targets[rows])

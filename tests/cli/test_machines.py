@@ -240,7 +240,7 @@ def test_a_data_set_that_outgrew_its_declared_size_is_refused(command, tmp_path)
     Ledger.create(tmp_path / "ledger.db", "ward 7").close()
     code, _, err = command("client", "policy.toml", "--superlink", "a:1")
     assert code == 2
-    assert "'ward 7' has 1437 elements, more than the declared 1400" in err
+    assert "'ward 7' has 1437 records, more than the declared 1400" in err
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_without_a_share_all_training_rows_are_the_clients(owner: Any) -> None:
 
 def test_more_rows_than_declared_are_refused(owner: Any) -> None:
     owner.change(declared_size=29)
-    with pytest.raises(ValueError, match="has 30 elements, more than the declared 29"):
+    with pytest.raises(ValueError, match="has 30 records, more than the declared 29"):
         load_local_data(load_policy(owner.policy))
 
 
