@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 
-.PHONY: install run lint test test-tools test-compose test-hosts fuzz soak wire vulnerabilities docs bench clean
+.PHONY: install run lint test test-tools test-compose test-hosts fuzz soak wire lock vulnerabilities docs bench clean
 
 install: $(VENV)/.installed
 
@@ -56,9 +56,25 @@ wire: ROUNDS ?= 400
 wire: install
 	$(BIN)/python -m tests.wire.report $(ROUNDS)
 
+# What a deployment installs, by hash, and the same versions without hashes. Versions that still fit
+# stay. torch's CPU build is not on PyPI: pip's find-links or extra index must offer it here.
+lock: install
+	CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+		--no-annotate --no-emit-index-url --no-emit-find-links --constraint deploy/constraints.txt \
+		--output-file deploy/lock.txt pyproject.toml
+	(echo "# Made by: make lock"; sed -nE 's/^([a-z][^ ]*==[^ ]*) .*/\1/p' deploy/lock.txt) > $(VENV)/constraints.txt
+	mv $(VENV)/constraints.txt deploy/constraints.txt
+
 # Known vulnerabilities of the locked dependencies; says so if the service cannot be reached.
+# A service knows a local build, such as torch's, by its public version.
+vulnerabilities: SERVICE ?= osv
 vulnerabilities: install
-	$(BIN)/python -m tools.vulnerabilities
+	@sed 's/+.*//' deploy/constraints.txt > $(VENV)/audited.txt
+	@$(BIN)/pip-audit --no-deps --disable-pip --progress-spinner=off --vulnerability-service $(SERVICE) \
+		--requirement $(VENV)/audited.txt 2> $(VENV)/audit.log || \
+	if grep -qE 'ConnectionError|ServiceError|Max retries exceeded|Failed to establish' $(VENV)/audit.log; then \
+		echo "NOT CHECKED: the service '$(SERVICE)' cannot be reached from here." >&2; \
+	else cat $(VENV)/audit.log >&2; exit 1; fi
 
 # The documentation as a site in site/; a warning is an error.
 docs: $(VENV)/.docs
