@@ -7,20 +7,18 @@ from typing import Annotated
 
 import typer
 
-from coinflower.accounting.errors import UserError
 from coinflower.cli.output import JsonFlag, print_json
+from coinflower.cli.stated import delta_of
 from coinflower.deploy.terminal import console, say
-
-_DEFAULT_DELTA = 1e-5
 
 
 def explain(
     ledger: Annotated[Path, typer.Argument(help="The ledger file.")],
     policy: Annotated[
-        Path | None, typer.Option(help="The owner's policy: its budget, and its δ.")
+        Path | None, typer.Option(help="The owner's policy, for its budget and δ.")
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="δ at which to state ε (the policy's, else 1e-5).")
+        float | None, typer.Option(help="State ε at this δ (default: the policy's, else 1e-5).")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -29,12 +27,10 @@ def explain(
     from coinflower.protocol.policy import load_policy
     from coinflower.report.explanation import explain_ledger, sections
 
-    budget = None if policy is None else load_policy(policy).budget
-    if budget is not None and delta not in (None, budget.delta):
-        raise UserError(f"The budget is at delta = {budget.delta:g}; leave out --delta.")
-    chosen = delta if delta is not None else budget.delta if budget else _DEFAULT_DELTA
+    rules = None if policy is None else load_policy(policy)
+    budget = None if rules is None else rules.budget
     with Ledger.open(ledger, read_only=True) as opened:
-        told = explain_ledger(opened, chosen, budget)
+        told = explain_ledger(opened, delta_of(rules, delta), budget)
         caveat, backup_made = opened.caveat, opened.backup_made
     if as_json:
         print_json(

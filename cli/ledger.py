@@ -1,32 +1,40 @@
-"""Commands that start, look at, tidy and back up a data set's ledger. None of them charges it."""
+"""Commands that create, show, stop, tidy and back up a data set's ledger; none charges it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from coinflower.accounting import validation
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.ledger import stops
 from coinflower.accounting.ledger.backup import adopt as adopt_backup
 from coinflower.accounting.ledger.backup import back_up
-from coinflower.accounting.ledger.entries import Tally, terms_to_json
+from coinflower.accounting.ledger.entries import terms_to_json
 from coinflower.accounting.ledger.exports import to_csv, to_json
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.cli.output import JsonFlag, number, print_json, print_table
+from coinflower.cli.output import JsonFlag, lower_bound, number, print_json, print_table
+from coinflower.cli.stated import delta_of
 from coinflower.deploy.terminal import say
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import terms_of
 
-app = typer.Typer(no_args_is_help=True, help="Start or look at a data set's privacy ledger.")
-
-_DELTA = 1e-5
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Create a data set's privacy ledger, look at it, stop it, back it up.",
+)
 
 LedgerPath = Annotated[Path, typer.Argument(help="The ledger file.")]
+PolicyPath = Annotated[
+    Path | None, typer.Option("--policy", help="The owner's policy, for its budget and δ.")
+]
+StatedDelta = Annotated[
+    float | None,
+    typer.Option("--delta", help="State ε at this δ (default: the policy's, else 1e-5)."),
+]
 
 
 class ExportFormat(StrEnum):
@@ -39,10 +47,12 @@ class ExportFormat(StrEnum):
 @app.command()
 def create(
     path: LedgerPath,
-    data_set: Annotated[str, typer.Option("--data-set", help="Name of the data set it guards.")],
+    data_set: Annotated[
+        str, typer.Option("--data-set", help="Name of the data set that it guards.")
+    ],
     as_json: JsonFlag = False,
 ) -> None:
-    """Start the ledger of a data set that never had one."""
+    """Create the ledger of a data set that never had one."""
     Ledger.create(path, data_set).close()
     if as_json:
         print_json({"path": str(path), "data_set": data_set})
@@ -53,12 +63,16 @@ def create(
 @app.command()
 def show(
     path: LedgerPath,
-    delta: Annotated[float, typer.Option("--delta", help="δ at which to state ε.")] = _DELTA,
+    policy: PolicyPath = None,
+    delta: StatedDelta = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print what was spent, by experiment and in all."""
+    """Print what was spent, per experiment and in total."""
+    rules = None if policy is None else load_policy(policy)
+    delta = delta_of(rules, delta)
     with Ledger.open(path, read_only=True) as ledger:
         tallies = ledger.tallies()
+        stopped = stops.read_stops(path)
         spent, committed = ledger.spent(delta), ledger.committed(delta)
         secure = all(tally.secure for tally in tallies)
         if as_json:
@@ -69,6 +83,9 @@ def show(
                     "epsilon": spent,
                     "committed_epsilon": committed,
                     "delta": delta,
+                    **({} if rules is None else {"budget_epsilon": rules.budget.epsilon}),
+                    "paused_since": stopped.paused_since,
+                    "left": dict(stopped.left),
                     "secure": secure,
                     "rounds": sum(tally.charged for tally in tallies),
                     "experiments": [
@@ -103,6 +120,13 @@ def show(
             f"Spent: ε = {number(spent)} at δ = {delta:g}; "
             f"with all committed rounds: ε = {number(committed)}."
         )
+        if rules is not None:
+            left = rules.budget.epsilon - committed
+            say(f"Budget: ε = {number(rules.budget.epsilon)}; left: ε = {lower_bound(left)}.")
+        if stopped.paused_since is not None:
+            say(f"Paused since {stopped.paused_since}: no coin is flipped.", style="yellow")
+        for name, since in stopped.left.items():
+            say(f"{name}: left for good at {since}.", style="yellow")
         if not secure:
             say("INSECURE: coins or noise of at least one experiment were seeded.", style="red")
         _say_caveat(ledger)
@@ -117,11 +141,12 @@ def _say_caveat(ledger: Ledger) -> None:
 def verify(
     path: LedgerPath,
     witness: Annotated[
-        Path | None, typer.Option(help="Its witness: was the ledger set back?")
+        Path | None,
+        typer.Option(help="Also check by this witness that the ledger was not set back."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check the file, its tables and triggers, its chain of hashes and its sums."""
+    """Check the file, its tables and triggers, its hash chain and its sums."""
     with Ledger.open(path, read_only=True) as ledger:
         result = ledger.verify()
         if witness is not None:
@@ -137,10 +162,10 @@ def verify(
 @app.command()
 def backup(
     path: LedgerPath,
-    target: Annotated[Path, typer.Argument(help="The file to write; nothing is overwritten.")],
+    target: Annotated[Path, typer.Argument(help="File to write; never overwritten.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Copy a ledger, also one in use; the copy knows what it is and takes no charge."""
+    """Copy a ledger, even one in use; the copy is marked as a backup and cannot be charged."""
     back_up(path, target)
     with Ledger.open(target, read_only=True) as copy:
         entries, made = copy.verify().entries, copy.backup_made
@@ -152,19 +177,19 @@ def backup(
 
 @app.command()
 def adopt(
-    path: Annotated[Path, typer.Argument(help="The backup that is to become a ledger.")],
-    yes: Annotated[bool, typer.Option("--yes", help="You have read what is lost.")] = False,
+    path: Annotated[Path, typer.Argument(help="The backup that becomes the ledger.")],
+    yes: Annotated[bool, typer.Option("--yes", help="You know what may be lost.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a backup the ledger, after the ledger itself was lost."""
+    """Turn a backup into the ledger, after the ledger itself was lost."""
     with Ledger.open(path, read_only=True) as ledger:
         made, entries = ledger.backup_made, ledger.verify().entries
     if made is not None and not yes:
         raise UserError(
             f"{path} has {entries} entries and knows nothing of what was charged after {made}. If "
             "anything was, its ε is too small, a round may be answered twice, and the budget has "
-            "to be counted as spent. If the ledger is still there, use that. If this backup is "
-            "surely complete, say --yes."
+            "to be counted as spent. If the ledger is still there, use that. If you are sure "
+            "that this backup is complete, add --yes."
         )
     adopted = adopt_backup(path)
     if as_json:
@@ -176,13 +201,13 @@ def adopt(
 @app.command()
 def witness(
     path: LedgerPath,
-    target: Annotated[Path, typer.Argument(help="The witness, best on another disk.")],
+    target: Annotated[Path, typer.Argument(help="File of the witness, best on another disk.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Note a ledger's last entry at a second place, anew if the witness there was lost.
+    """Note a ledger's last entry in a second place; also replaces a witness that was lost.
 
-    Name the place in the policy (witness = "PATH"): a client then keeps it, and refuses a ledger
-    that lacks what it has seen.
+    Name that place in the policy (witness = "PATH"): the client then updates it, and refuses a
+    ledger that lacks what the witness has seen.
     """
     with Ledger.open(path) as ledger:
         ledger.bear_witness(target)
@@ -197,7 +222,9 @@ def witness(
 def export(
     path: LedgerPath,
     form: Annotated[ExportFormat, typer.Option("--format", help="csv or json.")] = ExportFormat.CSV,
-    out: Annotated[Path | None, typer.Option("--out", help="File to write; else print.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File to write (default: print).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
     """Write every entry as CSV or JSON."""
@@ -211,49 +238,13 @@ def export(
 
 
 @app.command()
-def release(
-    path: LedgerPath,
-    experiment: Annotated[str, typer.Argument(help="The experiment, or how its name begins.")],
-    as_json: JsonFlag = False,
-) -> None:
-    """Give back the rounds that an experiment committed and never played; spent stays spent.
-
-    For experiments that will not go on. One that asks again may commit anew; to refuse it for good,
-    leave it on the owner's page.
-    """
-    with Ledger.open(path) as ledger:
-        tally = _named(ledger.tallies(), experiment)
-        ledger.release(tally.experiment)
-    given_back = tally.committed - tally.charged
-    if as_json:
-        print_json({"experiment": tally.experiment, "released_rounds": given_back})
-    else:
-        say(f"{tally.experiment}: {given_back} rounds given back, {tally.charged} stay charged.")
-
-
-def _named(tallies: Sequence[Tally], name: str) -> Tally:
-    exact = [tally for tally in tallies if tally.experiment == name]
-    found = exact or [tally for tally in tallies if tally.experiment.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(tally.experiment for tally in found or tallies) or "none"
-    what = "More than one experiment begins" if found else "No experiment begins"
-    raise UserError(f"{what} with {name!r}; the ledger has: {known}.")
-
-
-@app.command()
 def page(
     path: LedgerPath,
-    port: Annotated[int, typer.Option(help="Port on this machine; 0 for any that is free.")] = 0,
-    policy: Annotated[
-        Path | None, typer.Option(help="The owner's policy, for the budget and its δ.")
-    ] = None,
-    delta: Annotated[
-        float | None,
-        typer.Option("--delta", help="δ at which to state ε (the policy's, else 1e-5)."),
-    ] = None,
+    port: Annotated[int, typer.Option(help="Port on this machine; 0 picks a free one.")] = 0,
+    policy: PolicyPath = None,
+    delta: StatedDelta = None,
 ) -> None:
-    """Show the ledger as a web page on this machine until Ctrl-C; it only looks."""
+    """Show the ledger as a web page on this machine until Ctrl-C; read-only."""
     from coinflower.client.page.ledger_snapshot import Reader
     from coinflower.client.page.server import PageServer
     from coinflower.client.page.view import Subject
@@ -262,13 +253,8 @@ def page(
 
     if not path.is_file():
         raise LedgerError(f"There is no ledger at {path}.")
-    if delta is not None:
-        validation.require_delta(delta)
     rules = None if policy is None else load_policy(policy)
-    if rules is not None and delta not in (None, rules.budget.delta):
-        raise UserError(f"The budget is at delta = {rules.budget.delta:g}; leave out --delta.")
-    chosen = delta if delta is not None else rules.budget.delta if rules else _DELTA
-    subject = Subject(reader=Reader(path=path), delta=chosen, policy=rules)
+    subject = Subject(reader=Reader(path=path), delta=delta_of(rules, delta), policy=rules)
     with (
         stop_on_signals() as stop,
         PageServer(f"127.0.0.1:{port}", subject) as server,

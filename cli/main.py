@@ -20,6 +20,7 @@ from coinflower.cli import (
     explain,
     keys,
     ledger,
+    ledger_stops,
     machines,
     paper,
     plan,
@@ -83,6 +84,8 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(paper.app, name="paper")
+for stop in (ledger_stops.pause, ledger_stops.resume, ledger_stops.leave, ledger_stops.release):
+    ledger.app.command()(stop)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(keys.app, name="keys")
 app.add_typer(machines.server_app, name="server")

@@ -9,8 +9,11 @@ import click
 from click.core import ParameterSource
 from typer.core import TyperCommand
 
+from coinflower.accounting import validation
 from coinflower.accounting.errors import UserError
+from coinflower.protocol.policy import Policy
 
+_DEFAULT_DELTA = 1e-5
 _BY_A_PERSON = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
@@ -60,6 +63,21 @@ def refuse_beside(
     wrong = [spelled(part) for name, part in stated(context).items() if name not in allowed]
     if wrong:
         raise UserError(f"{option} {why}; leave out {', '.join(wrong)}.")
+
+
+def delta_of(policy: Policy | None, delta: float | None) -> float:
+    """Return the δ at which to state ε: the policy's, else the one stated, else 1e-5.
+
+    Raises:
+        UserError: Both are stated and differ: a budget holds at its own δ only.
+    """
+    if delta is not None:
+        validation.require_delta(delta)
+    if policy is None:
+        return _DEFAULT_DELTA if delta is None else delta
+    if delta not in (None, policy.budget.delta):
+        raise UserError(f"The budget is at delta = {policy.budget.delta:g}; leave out --delta.")
+    return policy.budget.delta
 
 
 def spelled(parameter: click.Parameter) -> str:

@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 from coinflower.accounting.analyses.schemes import Certified
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.ledger.entries import Budget
+from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.cli.main import app
 
 PROGRAM = Path(sys.executable).parent / "coinflower"
@@ -220,3 +222,64 @@ def test_a_witness_finds_a_ledger_that_was_set_back(path, tmp_path):
     assert_refused(run("verify", older, "--witness", witness), "was set back", witness)
     assert_refused(run("witness", older, witness), "was set back")
     assert_refused(run("verify", path, "--witness", tmp_path / "none"), "There is no witness")
+
+
+def policy_for(path, delta):
+    """Write a policy for a ledger with a budget at this δ."""
+    policy = path.parent / "policy.toml"
+    policy.write_text(
+        'data_set = "ward 7"\ndata = "digits"\ndeclared_size = 20\nmodes = ["trusted"]\n'
+        f"ledger = {json.dumps(str(path))}\n"
+        "largest_p = 0.5\nlargest_q = 0.1\nlargest_clip_norm = 1.0\n"
+        f'least_noise_multiplier = 1.5\nmodels = ["digits"]\n\n[budget]\nepsilon = 50.0\n'
+        f"delta = {delta!r}\n"
+    )
+    return policy
+
+
+def test_show_reports_at_the_delta_of_the_policy(path):
+    policy = policy_for(path, 1e-3)
+    shown = json.loads(call("show", path, "--policy", policy, "--json"))
+    assert (shown["delta"], shown["budget_epsilon"]) == (1e-3, 50.0)
+    assert shown["epsilon"] == epsilon_after([(TERMS, 4)], 1e-3)
+    told = call("show", path, "--policy", policy)
+    assert f"Spent: ε = {rounded_up(shown['epsilon'], 6)} at δ = 0.001" in told
+    assert f"left: ε = {rounded_down(50.0 - shown['committed_epsilon'], 6)}." in told
+    assert_refused(run("show", path, "--policy", policy, "--delta", "1e-5"), "delta = 0.001")
+
+
+def test_a_pause_holds_until_it_is_resumed(path):
+    assert "is paused since" in call("pause", path)
+    since = json.loads(call("pause", path, "--json"))["paused_since"]
+    assert json.loads(call("show", path, "--json"))["paused_since"] == since
+    assert f"Paused since {since}" in call("show", path)
+    with Ledger.open(path) as ledger, pytest.raises(LedgerError):
+        ledger.charge_all("trial [bold]", [5])
+    assert "is resumed" in call("resume", path)
+    assert json.loads(call("resume", path, "--json"))["was_paused"] is False
+    with Ledger.open(path) as ledger:
+        ledger.charge_all("trial [bold]", [5])
+
+
+def test_an_experiment_is_left_for_good_and_only_on_purpose(path):
+    before = path.read_bytes()
+    assert_refused(run("leave", path, "trial"), "cannot be undone", "--yes")
+    assert_refused(run("leave", path, "other", "--yes"), "No experiment begins with 'other'")
+    assert path.read_bytes() == before
+    assert "left for good" in call("leave", path, "trial", "--yes")
+    call("resume", path)
+    shown = json.loads(call("show", path, "--json"))
+    assert list(shown["left"]) == ["trial [bold]"]
+    assert (shown["rounds"], shown["experiments"][0]["committed_rounds"]) == (4, 4)
+    with Ledger.open(path) as ledger, pytest.raises(LedgerError):
+        ledger.commit("trial [bold]#terms", TERMS, 1, Budget(epsilon=50.0, delta=1e-5))
+
+
+@pytest.mark.parametrize("command", [["pause"], ["resume"], ["leave", "trial", "--yes"]])
+def test_nothing_is_stopped_where_there_is_no_ledger(tmp_path, command):
+    missing, wrong = tmp_path / "missing.db", tmp_path / "wrong.db"
+    wrong.write_text("a letter to my aunt")
+    for file in (missing, wrong):
+        assert_refused(run(command[0], file, *command[1:]), file)
+    assert not missing.exists()
+    assert wrong.read_text() == "a letter to my aunt"
