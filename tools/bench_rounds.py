@@ -67,7 +67,7 @@ def _at_least(measure: str, value: float, limit: float) -> dict[str, Any]:
 def _federation(
     *, clients: int, rounds: int, p: float, block: int, extra: tuple[str, ...] = ()
 ) -> tuple[float, float]:
-    """Run a federation and return the mean seconds a round and the peak memory in MB.
+    """Run a federation and return the mean seconds per round and the peak memory in MB.
 
     The first round of a run, in which everything is loaded, does not count.
     """

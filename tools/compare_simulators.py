@@ -146,7 +146,7 @@ def _memory(pid: int) -> float:
 
 def main() -> None:
     """Print the costs for every number of clients given, as a Markdown table."""
-    print("| clients | engine | seconds a round | rounds a second | memory, MB | besides, s |")
+    print("| clients | engine | seconds per round | rounds per second | memory, MB | besides, s |")
     print("|---:|---|---:|---:|---:|---:|")
     for clients in map(int, sys.argv[1:]):
         for costs in measure(clients):

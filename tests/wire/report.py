@@ -24,7 +24,7 @@ _ROUND_SECONDS = 1.5
 def main(rounds=400):
     short = min(rounds, _SHORT)
     honest = ["honest"] * CLIENTS
-    print("| mode | clients | observer | AUC, 99 % interval | p-value | coins tried | told? |")
+    print("| mode | clients | observer | AUC, 99 % interval | p-value | coins tried | detected? |")
     print("|---|---|---|---|---|---|---|", flush=True)
     results = []
     seen = _observe(Mode.UNTRUSTED, honest, rounds)
@@ -48,7 +48,7 @@ def main(rounds=400):
         watched = _observe(mode, _WATCHED, short, pace)
         results.append(_row(watched, "others", "co-client", co_client_view, told))
         costs.append(watched)
-    print("\n| mode | clients | kB up, a client and round | kB down | seconds a round |")
+    print("\n| mode | clients | kB up per client and round | kB down | seconds per round |")
     print("|---|---|---|---|---|")
     for seen in costs:
         print(_cost(seen))
