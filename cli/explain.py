@@ -37,7 +37,7 @@ def explain(
             {
                 "data_set": told.data_set,
                 "backup_made": backup_made,
-                "epsilon": told.epsilon,
+                "epsilon": told.spent,
                 "delta": told.delta,
                 "committed_epsilon": told.committed,
                 "rounds": told.rounds,
@@ -46,7 +46,7 @@ def explain(
                 "detection_rate_at_1_percent": told.detection_rate,
                 "groups": [vars(group) for group in told.groups],
                 "budget_epsilon": None if budget is None else budget.epsilon,
-                "left_epsilon": told.left,
+                "left_epsilon": None if told.left is None else max(0.0, told.left),
                 "experiments": [tally.experiment for tally in told.tallies],
                 "sections": sections(told),
             }

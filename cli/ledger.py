@@ -71,23 +71,21 @@ def show(
     rules = None if policy is None else load_policy(policy)
     delta = delta_of(rules, delta)
     with Ledger.open(path, read_only=True) as ledger:
-        tallies = ledger.tallies()
         stopped = stops.read_stops(path)
-        spent, committed = ledger.spent(delta), ledger.committed(delta)
-        secure = all(tally.secure for tally in tallies)
+        stated = ledger.statement(delta, None if rules is None else rules.budget)
         if as_json:
             print_json(
                 {
                     "data_set": ledger.data_set,
                     "backup_made": ledger.backup_made,
-                    "epsilon": spent,
-                    "committed_epsilon": committed,
+                    "epsilon": stated.spent,
+                    "committed_epsilon": stated.committed,
                     "delta": delta,
                     **({} if rules is None else {"budget_epsilon": rules.budget.epsilon}),
                     "paused_since": stopped.paused_since,
                     "left": dict(stopped.left),
-                    "secure": secure,
-                    "rounds": sum(tally.charged for tally in tallies),
+                    "secure": stated.secure,
+                    "rounds": stated.rounds,
                     "experiments": [
                         {
                             "experiment": tally.experiment,
@@ -102,7 +100,7 @@ def show(
                             "d": tally.terms.d,
                             "sigma": tally.terms.noise_multiplier,
                         }
-                        for tally in tallies
+                        for tally in stated.tallies
                         for terms in [terms_of(tally)]
                     ],
                 }
@@ -113,21 +111,21 @@ def show(
             ["experiment", "rounds charged", "taken part", "committed", "terms"],
             [
                 [row.experiment, row.charged, row.joined, row.committed, terms_to_json(row.terms)]
-                for row in tallies
+                for row in stated.tallies
             ],
         )
         say(
-            f"Spent: ε = {number(spent)} at δ = {delta:g}; "
-            f"with all committed rounds: ε = {number(committed)}."
+            f"Spent: ε = {number(stated.spent)} at δ = {delta:g}; "
+            f"with all committed rounds: ε = {number(stated.committed)}."
         )
-        if rules is not None:
-            left = rules.budget.epsilon - committed
-            say(f"Budget: ε = {number(rules.budget.epsilon)}; left: ε = {lower_bound(left)}.")
+        if stated.budget is not None and stated.left is not None:
+            left = lower_bound(stated.left)
+            say(f"Budget: ε = {number(stated.budget.epsilon)}; left: ε = {left}.")
         if stopped.paused_since is not None:
             say(f"Paused since {stopped.paused_since}: no coin is flipped.", style="yellow")
         for name, since in stopped.left.items():
             say(f"{name}: left for good at {since}.", style="yellow")
-        if not secure:
+        if not stated.secure:
             say("INSECURE: coins or noise of at least one experiment were seeded.", style="red")
         _say_caveat(ledger)
 

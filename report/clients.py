@@ -51,16 +51,16 @@ def read_client(cluster: Cluster, index: int) -> ClientRecord:
     policy = load_policy(cluster.policies[index])
     with Ledger.open(cluster.ledger(index), read_only=True) as ledger:
         charges = [entry for entry in ledger.history() if entry.kind == "charge"]
-        secure = all(tally.secure for tally in ledger.tallies())
+        stated = ledger.statement(cluster.delta)
         private = cluster.terms.mode.is_private
         return ClientRecord(
             name=f"client-{index}",
             samples=policy.declared_size,
             coins={entry.round: bool(entry.coin) for entry in charges if entry.round is not None},
             cost=cluster.terms.round_cost(policy.declared_size),
-            epsilon=ledger.spent(cluster.delta) if private else None,
+            epsilon=stated.spent if private else None,
             budget=policy.budget.epsilon,
-            secure=secure and policy.insecure_seed is None,
+            secure=stated.secure and policy.insecure_seed is None,
         )
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coinflower.accounting.analyses.schemes import Scheme
-from coinflower.accounting.ledger.entries import Budget, Tally
+from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.ledger.statement import Statement
 from coinflower.accounting.ledger.stops import name_of
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
@@ -38,66 +39,36 @@ class GroupLoss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explanation:
+class Explanation(Statement):
     """A ledger's figures at one δ, and what follows from them.
 
     Attributes:
         data_set: Name of the data set.
-        tallies: All its experiments.
-        delta: δ at which ε is stated.
-        epsilon: Spent.
-        committed: Spent once every committed round is charged.
         guessing_chance: How often an adversary guesses right at most, one half being chance.
         detection_rate: How many members it finds at most among one per cent false alarms.
         groups: What several samples lose together.
-        budget: What the owner's policy allows; None if it was not given.
     """
 
     data_set: str
-    tallies: Sequence[Tally]
-    delta: float
-    epsilon: float
-    committed: float
     guessing_chance: float
     detection_rate: float
     groups: Sequence[GroupLoss]
-    budget: Budget | None
-
-    @property
-    def rounds(self) -> int:
-        """Rounds charged, over all experiments."""
-        return sum(tally.charged for tally in self.tallies)
-
-    @property
-    def secure(self) -> bool:
-        """Whether neither coins nor noise were seeded."""
-        return all(tally.secure for tally in self.tallies)
-
-    @property
-    def left(self) -> float | None:
-        """ε of the budget that is neither spent nor committed; None without a budget."""
-        return None if self.budget is None else max(0.0, self.budget.epsilon - self.committed)
 
 
 def explain_ledger(ledger: Ledger, delta: float, budget: Budget | None = None) -> Explanation:
     """Work out what a ledger's entries mean at a δ."""
-    tallies = ledger.tallies()
-    epsilon = ledger.spent(delta)
-    charged = [(tally.terms, tally.charged) for tally in tallies]
+    stated = ledger.statement(delta, budget)
+    charged = [(tally.terms, tally.charged) for tally in stated.tallies]
     return Explanation(
+        **vars(stated),
         data_set=ledger.data_set,
-        tallies=tallies,
-        delta=delta,
-        epsilon=epsilon,
-        committed=ledger.committed(delta),
-        guessing_chance=guessing_chance(charged, epsilon, delta),
-        detection_rate=detection_rate(FALSE_ALARMS, epsilon, delta),
+        guessing_chance=guessing_chance(charged, stated.spent, delta),
+        detection_rate=detection_rate(FALSE_ALARMS, stated.spent, delta),
         groups=[
             GroupLoss(samples=samples, epsilon=losses[0], delta=losses[1])
             for samples in GROUPS
-            for losses in [group_loss(samples, epsilon, delta)]
+            for losses in [group_loss(samples, stated.spent, delta)]
         ],
-        budget=budget,
     )
 
 
@@ -127,13 +98,12 @@ def sections(told: Explanation) -> dict[str, list[str]]:
 
 def _spent(told: Explanation) -> list[str]:
     experiments = sum(tally.charged > 0 for tally in told.tallies)
-    joined = sum(tally.joined for tally in told.tallies)
     sentences = [
-        f"Data set {told.data_set!r} has spent ε ≤ {rounded_up(told.epsilon)} at "
+        f"Data set {told.data_set!r} has spent ε ≤ {rounded_up(told.spent)} at "
         f"δ = {told.delta:g}: {told.rounds:,} {_plural('round', told.rounds)} of {experiments} "
         f"{_plural('experiment', experiments)}, all added up.",
-        f"It took part in {joined:,} of them; the others cost as much, since it is the secrecy of "
-        "the coin that protects.",
+        f"It took part in {told.took_part:,} of them; the others cost as much, since it is the "
+        "secrecy of the coin that protects.",
     ]
     if not told.secure:
         sentences.insert(
@@ -153,10 +123,10 @@ def _meaning(told: Explanation) -> list[str]:
         f"If they accept {_percent(FALSE_ALARMS)} false alarms, they recognise at most "
         f"{_percent(told.detection_rate)} of the samples that are in the data.",
     ]
-    if told.epsilon < 20:
+    if told.spent < 20:
         sentences.append(
             "Nothing that anybody concludes becomes more than "
-            f"e^ε = {rounded_up(math.exp(told.epsilon))} times as likely because one sample was "
+            f"e^ε = {rounded_up(math.exp(told.spent))} times as likely because one sample was "
             f"there, but for exceptions of probability δ = {told.delta:g}."
         )
     if chance > _WEAK_CHANCE:
@@ -215,14 +185,14 @@ def _unit(told: Explanation) -> list[str]:
 
 def _left(told: Explanation) -> list[str]:
     sentences = []
-    if told.committed > told.epsilon:
+    if told.committed > told.spent:
         sentences.append(
             f"Experiments now enrolled may bring it to ε ≤ {rounded_up(told.committed)}: rounds "
             "committed and not yet charged."
         )
     if told.budget is None:
         sentences.append("The budget is in the owner's policy; name it with --policy.")
-    elif told.left:
+    elif told.left is not None and told.left > 0:
         sentences.append(
             f"Of the budget ε = {told.budget.epsilon:g} at δ = {told.budget.delta:g}, "
             f"ε = {rounded_down(told.left)} is neither spent nor committed. When it is used up, "

@@ -33,7 +33,8 @@ from coinflower.accounting.ledger.entries import Budget, Entry, Tally, terms_to_
 from coinflower.accounting.ledger.file import NOTHING_CHARGED, LedgerError
 from coinflower.accounting.ledger.layout import LOGGED_AHEAD
 from coinflower.accounting.ledger.place import Place
-from coinflower.accounting.ledger.prices import KEPT_BACK, Prices
+from coinflower.accounting.ledger.prices import Prices
+from coinflower.accounting.ledger.statement import Statement, Statements
 from coinflower.accounting.ledger.testimony import SetBackError, Testimony, require_seen, testify
 from coinflower.accounting.ledger.verification import Verification, verify_file
 from coinflower.accounting.ledger.witness import Witness
@@ -339,29 +340,24 @@ class Ledger:
 
     def spent(self, delta: float) -> float:
         """Return ε at ``delta`` of every round ever charged."""
-        return self._prices.spent(self.tallies(), delta)
+        return self.prices.spent(self.tallies(), delta)
 
     def committed(self, delta: float) -> float:
         """Return ε at ``delta`` once every committed round has been charged, too."""
-        return self._prices.committed(self.tallies(), delta)
+        return self.prices.committed(self.tallies(), delta)
+
+    def statement(self, delta: float, budget: Budget | None = None) -> Statement:
+        """Return what all experiments add up to at ``delta``."""
+        return Statements(self.prices).statement(self.tallies(), delta, budget)
 
     def would_exceed(self, terms: Scheme, rounds: int, epsilon: float, delta: float) -> bool:
         """Return whether ``rounds`` more of ``terms`` would take the data set beyond (ε, δ)."""
-        return self._would_exceed(
-            self.tallies(), terms, rounds, Budget(epsilon=epsilon, delta=delta)
-        )
-
-    def _would_exceed(
-        self, tallies: Sequence[Tally], terms: Scheme, rounds: int, budget: Budget
-    ) -> bool:
-        if budget.epsilon == 0:
-            return rounds > 0
-        price = self._prices.committed(tallies, budget.delta, more=[(terms, rounds)])
-        kept_back = 0.0 if self._prices.are_few(tallies) else KEPT_BACK
-        return not price * (1 + kept_back) <= budget.epsilon
+        budget = Budget(epsilon=epsilon, delta=delta)
+        return self.prices.would_exceed(self.tallies(), terms, rounds, budget)
 
     @functools.cached_property
-    def _prices(self) -> Prices:
+    def prices(self) -> Prices:
+        """What rounds of this ledger cost; kept in a file beside it."""
         about = ledger_rows.read_about(self._connection, self.path)
         path = self.path.with_name(f"{self.path.name}.prices")
         return Prices(path, about["salt"], writable=self._place is not None)
@@ -401,11 +397,11 @@ class Ledger:
     def _require_budget(
         self, tallies: Sequence[Tally], terms: Scheme, rounds: int, budget: Budget
     ) -> None:
-        if not self._would_exceed(tallies, terms, rounds, budget):
+        if not self.prices.would_exceed(tallies, terms, rounds, budget):
             return
         if budget.epsilon == 0:
             raise BudgetExceededError("The budget is epsilon = 0: nothing may be spent.")
-        already = self._prices.committed(tallies, budget.delta)
+        already = self.prices.committed(tallies, budget.delta)
         raise BudgetExceededError(
             f"{rounds} rounds of {terms_to_json(terms)} do not fit: epsilon = "
             f"{rounded_up(already, 6)} of {budget.epsilon:g} is spent or committed at "

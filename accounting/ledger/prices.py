@@ -30,7 +30,7 @@ import numpy as np
 from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.composition.compose import epsilon_after, fold, merged
 from coinflower.accounting.composition.past import Past
-from coinflower.accounting.ledger.entries import Tally, terms_from_json, terms_to_json
+from coinflower.accounting.ledger.entries import Budget, Tally, terms_from_json, terms_to_json
 
 FEW = 4
 """So many different terms are added up each time; more are folded."""
@@ -50,12 +50,12 @@ class Prices:
     """The prices of one ledger.
 
     Args:
-        path: Where they are kept between starts.
+        path: Where they are kept between starts; nowhere if left out.
         salt: Of the ledger.
         writable: Whether to write the file.
     """
 
-    def __init__(self, path: Path, salt: str, *, writable: bool) -> None:
+    def __init__(self, path: Path | None = None, salt: str = "", *, writable: bool = False) -> None:
         self._path = path
         self._seal_key = hashlib.sha256(f"{_code()} {salt}".encode()).digest()
         self._writable = writable
@@ -73,9 +73,19 @@ class Prices:
         open_ = [(tally.terms, tally.committed) for tally in tallies if not _is_settled(tally)]
         return self._epsilon(_settled(tallies), open_, more, delta)
 
-    def are_few(self, tallies: Sequence[Tally]) -> bool:
-        """Whether so few different terms are in the ledger that nothing is ever folded."""
-        return len({tally.terms for tally in tallies}) < FEW
+    def after(self, rounds: Rounds, delta: float) -> float:
+        """Return ε of these rounds."""
+        return self._epsilon(rounds, [], [], delta)
+
+    def would_exceed(
+        self, tallies: Sequence[Tally], terms: Scheme, rounds: int, budget: Budget
+    ) -> bool:
+        """Return whether ``rounds`` more of ``terms`` would take a ledger beyond its budget."""
+        if budget.epsilon == 0:
+            return rounds > 0
+        price = self.committed(tallies, budget.delta, more=[(terms, rounds)])
+        few = len({tally.terms for tally in tallies}) < FEW  # so few that nothing is ever folded
+        return not price * (1 if few else 1 + KEPT_BACK) <= budget.epsilon
 
     def _epsilon(self, settled: Rounds, open_: Rounds, more: Rounds, delta: float) -> float:
         self._read()
@@ -106,7 +116,7 @@ class Prices:
             self._kept.move_to_end(key)
             while len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
-            if self._writable:
+            if self._writable and self._path is not None:
                 content = _packed(self._kept)
                 with contextlib.suppress(OSError):  # it saves time, no more
                     _replace(self._path, self._seal(content) + content)
@@ -114,6 +124,8 @@ class Prices:
 
     def _read(self) -> None:
         """Take over what another process, or an earlier start, has folded."""
+        if self._path is None:
+            return
         with self._lock, contextlib.suppress(OSError):
             written_at = self._path.stat().st_mtime_ns
             if written_at == self._read_at:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from coinflower.accounting.ledger.statement import Point
 from coinflower.accounting.rounding import rounded_down, rounded_up
-from coinflower.client.page.figures import Figures, Point
+from coinflower.client.page.figures import Figures
 
 _WIDTH, _HEIGHT = 400.0, 220.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 8.0, 12.0, 34.0

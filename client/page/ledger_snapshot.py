@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.ledger.entries import Tally
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.ledger.statement import Statements
 from coinflower.accounting.ledger.stops import Stops, name_of, read_stops
+from coinflower.protocol.terms import terms_of
 
 # Reading takes time that the client would have: at most a tenth of it goes to the page.
 _EASE = 10.0
@@ -22,29 +23,11 @@ Signature = tuple[tuple[int, int, int] | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
+class Account(Tally):
     """One experiment in the ledger, and when it was touched first and last."""
 
-    experiment: str
-    terms: Scheme
-    committed: int
-    charged: int
-    secure: bool
     first: str
     last: str
-
-    @classmethod
-    def of(cls, tally: Tally, first: str, last: str) -> Account:
-        """Return the account of a tally."""
-        return cls(
-            experiment=tally.experiment,
-            terms=tally.terms,
-            committed=tally.committed,
-            charged=tally.charged,
-            secure=tally.secure,
-            first=first,
-            last=last,
-        )
 
     @property
     def name(self) -> str:
@@ -55,6 +38,12 @@ class Account:
     def short(self) -> str:
         """The beginning of the hash of its terms, which tells namesakes apart."""
         return self.experiment.partition("#")[2][:8]
+
+    @property
+    def mode(self) -> str:
+        """The mode that the owner agreed to; empty in entries that do not name it."""
+        terms = terms_of(self)
+        return "" if terms is None else str(terms.mode)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +57,7 @@ class LedgerSnapshot:
         entries: How many entries there are.
         head: The last entry's hash.
         stops: What the owner has stopped.
+        statements: What answers questions about the figures.
     """
 
     data_set: str
@@ -76,6 +66,7 @@ class LedgerSnapshot:
     entries: int
     head: str
     stops: Stops
+    statements: Statements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +85,12 @@ class LedgerReading:
         return f"{seen.entries}.{seen.head}.{stops.paused_since}.{sorted(stops.left)}"
 
 
-def read_snapshot(path: Path) -> LedgerSnapshot:
+def read_snapshot(path: Path, statements: Statements | None = None) -> LedgerSnapshot:
     """Verify the ledger and read it.
+
+    Args:
+        path: The file.
+        statements: What answered questions about it before, and knows some answers.
 
     Raises:
         LedgerError: It is missing, damaged, tampered with or not readable.
@@ -112,6 +107,7 @@ def read_snapshot(path: Path) -> LedgerSnapshot:
             touched[entry.experiment] = (first, entry.at)
             if entry.kind == "charge":
                 charges.append(entry.experiment)
+        statements = statements or Statements(ledger.prices)
         tallies = {tally.experiment: tally for tally in ledger.tallies()}
     stops = read_stops(path)
     if stops.set_back_since:
@@ -121,11 +117,15 @@ def read_snapshot(path: Path) -> LedgerSnapshot:
         )
     return LedgerSnapshot(
         data_set=data_set,
-        accounts=[Account.of(tallies[name], *times) for name, times in touched.items()],
+        accounts=[
+            Account(**vars(tallies[name]), first=first, last=last)
+            for name, (first, last) in touched.items()
+        ],
         charges=charges,
         entries=entries,
         head=head,
         stops=stops,
+        statements=statements,
     )
 
 
@@ -149,15 +149,16 @@ class Reader:
             signature = _signature(self.path)
             if now or (signature != self._seen and time.monotonic() >= self._next):
                 before = time.thread_time()
-                self._reading = _read(self.path)
+                known = self._reading.snapshot
+                self._reading = _read(self.path, known.statements if known else None)
                 self._seen = signature if _is_settled(signature) else None
                 self._next = time.monotonic() + _EASE * (time.thread_time() - before)
             return self._reading
 
 
-def _read(path: Path) -> LedgerReading:
+def _read(path: Path, statements: Statements | None) -> LedgerReading:
     try:
-        return LedgerReading(snapshot=read_snapshot(path))
+        return LedgerReading(snapshot=read_snapshot(path, statements))
     except (LedgerError, ValueError, KeyError, TypeError) as error:
         # What a tamperer wrote may fail to parse in any of these ways.
         return LedgerReading(snapshot=None, problem=str(error) or type(error).__name__)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
+from coinflower.accounting.ledger.statement import MOST_ROUNDS
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.client.page.drawing import COLOURS, draw_curve, draw_gauge
-from coinflower.client.page.figures import MOST_ROUNDS, Figures, work_out
+from coinflower.client.page.figures import Figures, work_out
 from coinflower.client.page.ledger_snapshot import Account, LedgerReading, Reader
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy
@@ -89,7 +90,7 @@ def _snapshot_values(subject: Subject, reading: LedgerReading) -> dict[str, Any]
     return {
         "figures": figures,
         "gauge": None if budget is None else draw_gauge(figures),
-        "curve": draw_curve(figures, experiments) if snapshot.charges else None,
+        "curve": draw_curve(figures, experiments) if len(figures.curve) > 1 else None,
         "rows": [
             _row(account, figures, snapshot.stops.left, experiments)
             for account in reversed(snapshot.accounts)

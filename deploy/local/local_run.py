@@ -162,12 +162,12 @@ def collect_results(cluster: Cluster, started: float) -> dict[str, Any]:
 def _client(cluster: Cluster, index: int) -> dict[str, Any]:
     policy = load_policy(cluster.policies[index])
     with Ledger.open(cluster.ledger(index), read_only=True) as ledger:
-        tallies = ledger.tallies()
+        stated = ledger.statement(cluster.delta)
         return {
             "client": f"client-{index}",
             "samples": policy.declared_size,
-            "epsilon": ledger.spent(cluster.delta) if cluster.terms.mode.is_private else None,
+            "epsilon": stated.spent if cluster.terms.mode.is_private else None,
             "budget": policy.budget.epsilon,
-            "charged_rounds": sum(tally.charged for tally in tallies),
-            "participated_rounds": sum(tally.joined for tally in tallies),
+            "charged_rounds": stated.rounds,
+            "participated_rounds": stated.took_part,
         }

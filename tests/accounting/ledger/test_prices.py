@@ -258,7 +258,7 @@ def test_others_who_commit_while_a_price_is_computed_are_counted(tmp_path, monke
 
         def slow(self, *args, **options):
             found = plain(self, *args, **options)
-            if self is ledger._prices and not other.tallies():
+            if self is ledger.prices and not other.tallies():
                 other.commit("other", terms(1), 6, PLENTY)
             return found
 
@@ -275,7 +275,7 @@ def test_a_ledger_that_never_rests_is_given_up_after_a_few_prices(tmp_path, monk
 
         def restless(self, *args, **options):
             asked.append(None)
-            if self is ledger._prices:
+            if self is ledger.prices:
                 other.commit(f"other-{len(asked)}", terms(1), 1, PLENTY)
             return plain(self, *args, **options)
 

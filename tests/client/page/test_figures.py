@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import coinflower.client.page.ledger_snapshot
 from coinflower.accounting.analyses.schemes import Certified, WeakClientSampling
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.ledger import prices, statement
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
@@ -70,8 +75,8 @@ def test_one_more_round_costs_what_the_ledger_then_shows(
     before = ledger.spent(DELTA)
     outlook = work_out(read_snapshot(ledger.path), delta=DELTA, current=current).outlook
     assert outlook is not None
-    assert outlook.account.experiment == (current or "second#b")
-    ledger.charge(outlook.account.experiment, 9)
+    assert outlook.tally.experiment == (current or "second#b")
+    ledger.charge(outlook.tally.experiment, 9)
     assert outlook.next_round == ledger.spent(DELTA) - before > 0
     assert outlook.affordable_rounds is None
 
@@ -120,6 +125,78 @@ def test_a_long_history_is_drawn_by_few_points(ledger: Ledger) -> None:
     assert {0, 1, 4, 7, 503} <= set(rounds)
 
 
+@pytest.fixture
+def compositions(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often anything is really added up."""
+    counts: Counter[str] = Counter()
+    for module in (prices, statement):
+        for name in {"epsilon_after", "fold"} & set(vars(module)):
+            real = getattr(module, name)
+
+            def counted(*given: Any, real: Any = real, name: str = name, **more: Any) -> Any:
+                counts[name] += 1
+                return real(*given, **more)
+
+            monkeypatch.setattr(module, name, counted)
+    return counts
+
+
+def test_a_ledger_with_many_experiments_is_shown_without_adding_up_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compositions: Counter[str]
+) -> None:
+    monkeypatch.setattr(statement, "_MOST_ALONE", 5)
+    monkeypatch.setattr(statement, "_MOST_DRAWN", 5)
+    budget = Budget(epsilon=1e3, delta=DELTA)
+    with Ledger.create(tmp_path / "many.db", "many") as ledger:
+        for index in range(25):
+            terms = replace(FIRST, noise_multiplier=5.0 + index)
+            ledger.commit(f"trial-{index:02}", terms, 3, budget)
+            ledger.charge_all(f"trial-{index:02}", [1, 2])
+        path = ledger.path
+        reader = Reader(path=path)
+        compositions.clear()
+        snapshot = reader.look(now=True).snapshot
+        assert snapshot is not None
+        figures = work_out(snapshot, delta=DELTA)
+        assert figures.spent == ledger.spent(DELTA)
+        assert figures.committed == ledger.committed(DELTA)
+        assert compositions.total() < 2 * 25 / 2  # a few a figure, not a few an experiment
+        priced = [name for name, epsilon in figures.by_experiment.items() if epsilon is not None]
+        assert sorted(priced) == [f"trial-{index}" for index in range(20, 25)]
+        assert figures.curve == []
+        ledger.charge("trial-24", 3)
+        compositions.clear()
+        snapshot = reader.look(now=True).snapshot
+        assert snapshot is not None
+        again = work_out(snapshot, delta=DELTA)
+        assert again.spent > figures.spent
+        assert compositions.total() <= 8
+
+
+def test_a_curve_over_different_terms_is_worked_out_once_and_ends_at_what_was_spent(
+    tmp_path: Path, compositions: Counter[str]
+) -> None:
+    budget = Budget(epsilon=1e3, delta=DELTA)
+    with Ledger.create(tmp_path / "many.db", "many") as ledger:
+        for index in range(9):
+            ledger.commit(f"e{index}", replace(FIRST, noise_multiplier=5.0 + index), 2, budget)
+            ledger.charge_all(f"e{index}", [1, 2])
+        snapshot = read_snapshot(ledger.path)
+        curve = work_out(snapshot, delta=DELTA).curve
+        assert [point.rounds for point in curve] == list(range(19))
+        assert curve[-1].epsilon == ledger.spent(DELTA)
+        steps = [after.epsilon - before.epsilon for before, after in itertools.pairwise(curve)]
+        assert all(step >= 0 for step in steps)
+        for point in curve[1:]:
+            rounds = Counter(snapshot.charges[: point.rounds])
+            terms = {account.experiment: account.terms for account in snapshot.accounts}
+            exact = epsilon_after([(terms[name], rounds[name]) for name in rounds], DELTA)
+            assert point.epsilon == pytest.approx(exact, rel=0.01)
+        compositions.clear()
+        assert work_out(snapshot, delta=DELTA).curve == curve
+        assert compositions.total() <= 3  # spent, committed, one round more
+
+
 def test_an_empty_ledger_has_figures_too(tmp_path: Path) -> None:
     Ledger.create(tmp_path / "new.db", "new").close()
     figures = work_out(read_snapshot(tmp_path / "new.db"), delta=DELTA, budget=BUDGET)
@@ -159,7 +236,7 @@ def test_a_ledger_that_did_not_change_is_not_read_again(
     monkeypatch.setattr(
         coinflower.client.page.ledger_snapshot,
         "read_snapshot",
-        lambda path: readings.append(path) or read_snapshot(path),
+        lambda path, known=None: readings.append(path) or read_snapshot(path, known),
     )
     os.utime(ledger.path, (0, 0))  # long ago: what was written just now is looked at once more
     reader = Reader(path=ledger.path)
