@@ -16,7 +16,18 @@ import pytest
 
 from tests.support.tools import require_docker_compose, require_programs
 
-_LONG = ("system", "browser", "wire", "fuzz", "test_audit.py", "test_machines.py")
+# Those that take longest, in this order; a file is run by one process.
+_LONGEST = (
+    "test_federation.py",
+    "test_killed.py",
+    "test_engines.py",
+    "test_audit.py",
+    "test_co_client.py",
+    "test_fuzz.py",
+    "test_set_back.py",
+    "test_machines.py",
+)
+_LONG = ("system", "browser", "wire", "fuzz")
 _REQUIRED = frozenset(re.findall(r"\w+", os.environ.get("COINFLOWER_REQUIRE", "")))
 # Whoever asks for one of these fixtures bears the marker.
 _MARKERS = {"chromium": "browser", "docker_compose": "docker_compose", "nginx": "nginx"}
@@ -47,7 +58,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKERS:
                 item.add_marker(_MARKERS[fixture])
-    items.sort(key=lambda item: not any(part in _LONG for part in item.path.parts))
+    items.sort(key=_place_in_line)
+
+
+def _place_in_line(item: pytest.Item) -> int:
+    if item.path.name in _LONGEST:
+        return _LONGEST.index(item.path.name)
+    is_long = any(part in _LONG for part in item.path.parts)
+    return len(_LONGEST) + (0 if is_long else 1)
 
 
 @pytest.hookimpl(wrapper=True)
