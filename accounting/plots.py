@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from coinflower.accounting.analyses.names import SCHEMES
+from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.names import analyses_of
 from coinflower.accounting.analyses.realised import Realised
-from coinflower.accounting.analyses.schemes import Certified, Scheme
 from coinflower.accounting.composition.compose import delta_after, epsilon_after
 from coinflower.accounting.composition.tightness import realised_delta_after, realised_epsilon_after
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -57,106 +58,94 @@ def save(figure: Any, *paths: Path) -> None:
     plt.close(figure)
 
 
-def _caption(terms: Scheme) -> str:
-    return f"p = {terms.p:g}, q = {terms.q:g}, d = {terms.d:,}"
+def _caption(round_: Round, *, sigma: bool = True) -> str:
+    parts = [f"p = {round_.p:g}", f"q = {round_.q:g}", f"d = {round_.d:,}"]
+    if sigma:
+        parts.append(f"σ = {rounded_up(round_.noise_multiplier)}")
+    if round_.is_capped:
+        parts.append(f"cap = {round_.cap:g}")
+    return ", ".join(parts)
 
 
-def draw_epsilon_over_rounds(path: Path, terms: Scheme, rounds: int, delta: float) -> None:
+def draw_epsilon_over_rounds(path: Path, cost: Analysis, rounds: int, delta: float) -> None:
     """Draw ε at ``delta`` as rounds go by."""
     counts = np.unique(np.rint(np.geomspace(1, max(rounds, 2), 24)).astype(int)).tolist()
-    spent = [epsilon_after([(terms, count)], delta) for count in counts]
-    figure, axes = new_axes(
-        f"{_caption(terms)}, σ = {rounded_up(terms.noise_multiplier)}",
-        "rounds",
-        f"ε at δ = {delta:g}",
-    )
-    axes.plot(counts, spent, marker=".", label=terms.title)
+    spent = [epsilon_after([(cost, count)], delta) for count in counts]
+    figure, axes = new_axes(_caption(cost.round), "rounds", f"ε at δ = {delta:g}")
+    axes.plot(counts, spent, marker=".", label=cost.title)
     axes.axvline(rounds, color="grey", linestyle=":")
     axes.legend()
     save(figure, path)
 
 
-def draw_delta_over_epsilon(path: Path, terms: Scheme, rounds: int, epsilon: float) -> None:
+def draw_delta_over_epsilon(path: Path, cost: Analysis, rounds: int, epsilon: float) -> None:
     """Draw δ over ε around the ε asked about."""
     span = np.linspace(0, max(2 * epsilon, 1e-3), 30).tolist()
-    reached = [delta_after([(terms, rounds)], value) for value in span]
-    figure, axes = new_axes(
-        f"{_caption(terms)}, σ = {rounded_up(terms.noise_multiplier)}, rounds = {rounds:,}",
-        "ε",
-        "δ",
-    )
-    axes.semilogy(span, reached, marker=".", label=terms.title)
+    reached = [delta_after([(cost, rounds)], value) for value in span]
+    figure, axes = new_axes(f"{_caption(cost.round)}, rounds = {rounds:,}", "ε", "δ")
+    axes.semilogy(span, reached, marker=".", label=cost.title)
     axes.axvline(epsilon, color="grey", linestyle=":")
     axes.legend()
     save(figure, path)
 
 
-def draw_epsilon_over_sigma(path: Path, terms: Scheme, rounds: int, delta: float) -> None:
+def draw_epsilon_over_sigma(path: Path, cost: Analysis, rounds: int, delta: float) -> None:
     """Draw ε over the noise multiplier around the one found."""
-    sigmas = np.geomspace(terms.noise_multiplier / 2, terms.noise_multiplier * 2, 15).tolist()
-    spent = [
-        epsilon_after([(replace(terms, noise_multiplier=sigma), rounds)], delta) for sigma in sigmas
-    ]
-    figure, axes = new_axes(f"{_caption(terms)}, rounds = {rounds:,}", "σ", f"ε at δ = {delta:g}")
-    axes.loglog(sigmas, spent, marker=".", label=terms.title)
-    axes.axvline(terms.noise_multiplier, color="grey", linestyle=":")
+    found = cost.round.noise_multiplier
+    sigmas = np.geomspace(found / 2, found * 2, 15).tolist()
+    spent = [epsilon_after([(cost.with_noise(sigma), rounds)], delta) for sigma in sigmas]
+    figure, axes = new_axes(
+        f"{_caption(cost.round, sigma=False)}, rounds = {rounds:,}", "σ", f"ε at δ = {delta:g}"
+    )
+    axes.loglog(sigmas, spent, marker=".", label=cost.title)
+    axes.axvline(found, color="grey", linestyle=":")
     axes.legend()
     save(figure, path)
 
 
 def draw_schemes_over_sigma(
-    path: Path,
-    *,
-    p: float,
-    q: float,
-    d: int,
-    rounds: int,
-    delta: float,
-    span: tuple[float, float],
+    path: Path, round_: Round, *, rounds: int, delta: float, span: tuple[float, float]
 ) -> None:
-    """Draw ε over σ for every scheme, with the realised lower bound."""
-    title = f"p = {p:g}, q = {q:g}, d = {d:,}, rounds = {rounds:,}"
+    """Draw ε over σ for every scheme, with the realised lower bound; the round's own σ is idle."""
+    title = f"{_caption(round_, sigma=False)}, rounds = {rounds:,}"
     figure, axes = new_axes(title, "σ", f"ε at δ = {delta:g}")
     axes.set_xscale("log")
 
-    def spent(kind: type[Scheme], sigma: float) -> float:
-        return epsilon_after([(kind(p=p, q=q, d=d, noise_multiplier=sigma), rounds)], delta)
+    def spent(cost: Analysis, sigma: float) -> float:
+        return epsilon_after([(cost.with_noise(sigma), rounds)], delta)
 
     def realised(sigma: float) -> float:
-        terms = Certified(p=p, q=q, d=d, noise_multiplier=sigma)
-        return realised_epsilon_after(terms, rounds, delta)
+        return realised_epsilon_after(replace(round_, noise_multiplier=sigma), rounds, delta)
 
-    _draw_schemes(axes, np.geomspace(*span, 16).tolist(), spent, realised)
+    _draw_schemes(axes, round_, np.geomspace(*span, 16).tolist(), spent, realised)
     save(figure, path)
 
 
-def draw_schemes_over_epsilon(
-    path: Path, *, p: float, q: float, d: int, rounds: int, sigma: float, epsilon: float
-) -> None:
+def draw_schemes_over_epsilon(path: Path, round_: Round, *, rounds: int, epsilon: float) -> None:
     """Draw δ over ε for every scheme, with the realised lower bound."""
-    title = f"p = {p:g}, q = {q:g}, d = {d:,}, σ = {rounded_up(sigma)}, rounds = {rounds:,}"
-    figure, axes = new_axes(title, "ε", "δ")
+    figure, axes = new_axes(f"{_caption(round_)}, rounds = {rounds:,}", "ε", "δ")
 
-    def reached(kind: type[Scheme], value: float) -> float:
-        return delta_after([(kind(p=p, q=q, d=d, noise_multiplier=sigma), rounds)], value)
+    def reached(cost: Analysis, value: float) -> float:
+        return delta_after([(cost, rounds)], value)
 
     def realised(value: float) -> float:
-        terms = Certified(p=p, q=q, d=d, noise_multiplier=sigma)
-        return realised_delta_after(terms, rounds, value)
+        return realised_delta_after(round_, rounds, value)
 
-    _draw_schemes(axes, np.linspace(0, max(2 * epsilon, 1e-3), 16).tolist(), reached, realised)
+    span = np.linspace(0, max(2 * epsilon, 1e-3), 16).tolist()
+    _draw_schemes(axes, round_, span, reached, realised)
     save(figure, path)
 
 
 def _draw_schemes(
     axes: Any,
+    round_: Round,
     span: list[float],
-    value: Callable[[type[Scheme], float], float],
+    value: Callable[[Analysis, float], float],
     realised: Callable[[float], float],
 ) -> None:
-    for kind in SCHEMES.values():
+    for kind in analyses_of(round_).values():
         style = "-" if kind.is_upper_bound else ":"
-        axes.semilogy(span, _shown(value(kind, at) for at in span), style, label=kind.title)
+        axes.semilogy(span, _shown(value(kind(round_), at) for at in span), style, label=kind.title)
     lower = _shown(realised(at) for at in span[::5])
     axes.semilogy(span[::5], lower, "kv", markersize=5, label=Realised.title)
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
-from coinflower.accounting.analyses.names import SCHEMES
+from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.certified import Certified
+from coinflower.accounting.analyses.names import SCHEMES, analyses_of
 from coinflower.accounting.analyses.realised import Realised
-from coinflower.accounting.analyses.schemes import Certified, Scheme
 from coinflower.accounting.composition.calibration import least_sigma
 from coinflower.accounting.composition.compose import delta_after, epsilon_after
 from coinflower.accounting.composition.tightness import (
@@ -17,9 +20,10 @@ from coinflower.accounting.composition.tightness import (
     realised_sigma_after,
 )
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.plots import draw_schemes_over_epsilon, draw_schemes_over_sigma
 from coinflower.cli.output import JsonFlag, lower_bound, number, print_json, print_table
-from coinflower.cli.privacy import D, P, Plot, Q, RoundCount
+from coinflower.cli.privacy import Cap, D, P, Plot, Q, RoundCount
 
 
 def compare(
@@ -34,29 +38,35 @@ def compare(
     ] = None,
     delta: Annotated[float | None, typer.Option("--delta", help="Leave out to ask for δ.")] = None,
     rounds: RoundCount = 1,
+    cap: Cap = math.inf,
     plot: Plot = None,
     as_json: JsonFlag = False,
 ) -> None:
     """All schemes side by side, with the realised lower bound. Give two of σ, ε, δ."""
-    setting: dict[str, Any] = {"p": p, "q": q, "d": d}
     if sigma is None and epsilon is not None and delta is not None:
-        asked, values = "sigma", _sigmas(setting, rounds, epsilon, delta)
-        if plot is not None:
-            span = (min(values.values()) or values["cs"], max(values.values()))
-            draw_schemes_over_sigma(plot, **setting, rounds=rounds, delta=delta, span=span)
+        asked = "sigma"
+        round_ = Round(p, q, d, 1.0, cap)
+        values = _sigmas(round_, rounds, epsilon, delta)
+        span = (min(values.values()) or values["cs"], max(values.values()))
     elif sigma is not None and epsilon is None and delta is not None:
-        asked, values = "epsilon", _epsilons(setting, rounds, sigma, delta)
-        if plot is not None:
-            span = (sigma / 2, sigma * 2)
-            draw_schemes_over_sigma(plot, **setting, rounds=rounds, delta=delta, span=span)
+        asked, span = "epsilon", (sigma / 2, sigma * 2)
+        round_ = Round(p, q, d, sigma, cap)
+        values = _epsilons(round_, rounds, delta)
     elif sigma is not None and epsilon is not None and delta is None:
-        asked, values = "delta", _deltas(setting, rounds, sigma, epsilon)
-        if plot is not None:
-            draw_schemes_over_epsilon(plot, **setting, rounds=rounds, sigma=sigma, epsilon=epsilon)
+        asked = "delta"
+        round_ = Round(p, q, d, sigma, cap)
+        values = _deltas(round_, rounds, epsilon)
     else:
         raise UserError("Give exactly two of --sigma, --epsilon and --delta; the third is asked.")
-    given = {**setting, "sigma": sigma, "epsilon": epsilon, "delta": delta, "rounds": rounds}
-    kinds: dict[str, type[Scheme]] = {**SCHEMES, Realised.name: Realised}
+    if plot is not None and delta is not None:
+        draw_schemes_over_sigma(plot, round_, rounds=rounds, delta=delta, span=span)
+    elif plot is not None and epsilon is not None:
+        draw_schemes_over_epsilon(plot, round_, rounds=rounds, epsilon=epsilon)
+    given = {
+        **{"p": p, "q": q, "d": d, "cap": cap if round_.is_capped else None},
+        **{"sigma": sigma, "epsilon": epsilon, "delta": delta, "rounds": rounds},
+    }
+    kinds: dict[str, type[Analysis]] = {**SCHEMES, Realised.name: Realised}
     if as_json:
         rows = [
             {
@@ -86,24 +96,27 @@ def compare(
     )
 
 
-def _sigmas(setting: dict[str, Any], rounds: int, epsilon: float, delta: float) -> dict[str, float]:
+def _sigmas(round_: Round, rounds: int, epsilon: float, delta: float) -> dict[str, float]:
+    setting: dict[str, Any] = {"p": round_.p, "q": round_.q, "d": round_.d, "cap": round_.cap}
     values = {
         name: least_sigma(kind, **setting, epsilon=epsilon, delta=delta, rounds=rounds)
-        for name, kind in SCHEMES.items()
+        for name, kind in analyses_of(round_).items()
     }
-    certified = Certified(**setting, noise_multiplier=values[Certified.name])
-    return {**values, Realised.name: realised_sigma_after(certified, rounds, epsilon, delta)}
+    enough = replace(round_, noise_multiplier=values[Certified.name])
+    return {**values, Realised.name: realised_sigma_after(enough, rounds, epsilon, delta)}
 
 
-def _epsilons(setting: dict[str, Any], rounds: int, sigma: float, delta: float) -> dict[str, float]:
-    terms = {name: kind(**setting, noise_multiplier=sigma) for name, kind in SCHEMES.items()}
-    values = {name: epsilon_after([(each, rounds)], delta) for name, each in terms.items()}
-    realised = realised_epsilon_after(terms[Certified.name], rounds, delta)
-    return {**values, Realised.name: realised}
+def _epsilons(round_: Round, rounds: int, delta: float) -> dict[str, float]:
+    values = {
+        name: epsilon_after([(kind(round_), rounds)], delta)
+        for name, kind in analyses_of(round_).items()
+    }
+    return {**values, Realised.name: realised_epsilon_after(round_, rounds, delta)}
 
 
-def _deltas(setting: dict[str, Any], rounds: int, sigma: float, epsilon: float) -> dict[str, float]:
-    terms = {name: kind(**setting, noise_multiplier=sigma) for name, kind in SCHEMES.items()}
-    values = {name: delta_after([(each, rounds)], epsilon) for name, each in terms.items()}
-    realised = realised_delta_after(terms[Certified.name], rounds, epsilon)
-    return {**values, Realised.name: realised}
+def _deltas(round_: Round, rounds: int, epsilon: float) -> dict[str, float]:
+    values = {
+        name: delta_after([(kind(round_), rounds)], epsilon)
+        for name, kind in analyses_of(round_).items()
+    }
+    return {**values, Realised.name: realised_delta_after(round_, rounds, epsilon)}

@@ -95,10 +95,10 @@ def show(
                             "secure": tally.secure,
                             "mode": None if terms is None else str(terms.mode),
                             "scheme": tally.terms.name,
-                            "p": tally.terms.p,
-                            "q": tally.terms.q,
-                            "d": tally.terms.d,
-                            "sigma": tally.terms.noise_multiplier,
+                            "p": tally.terms.round.p,
+                            "q": tally.terms.round.q,
+                            "d": tally.terms.round.d,
+                            "sigma": tally.terms.round.noise_multiplier,
                         }
                         for tally in stated.tallies
                         for terms in [terms_of(tally)]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.names import DEFAULT_SCHEME, SCHEMES, scheme_class
-from coinflower.accounting.analyses.schemes import Certified, Scheme
 from coinflower.accounting.composition.calibration import least_sigma, most_rounds
 from coinflower.accounting.composition.compose import delta_after, epsilon_after
 from coinflower.accounting.composition.tightness import realised_delta_after, realised_epsilon_after
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.plots import (
     draw_delta_over_epsilon,
     draw_epsilon_over_rounds,
@@ -34,6 +36,14 @@ D = Annotated[int, typer.Option("-d", help="The client's data-set size, at least
 Sigma = Annotated[float, typer.Option("--sigma", help="Noise multiplier (noise / clip norm).")]
 Epsilon = Annotated[float, typer.Option("--epsilon", help="Privacy loss ε, at least 0.")]
 Delta = Annotated[float, typer.Option("--delta", help="δ, strictly between 0 and 1.")]
+Cap = Annotated[
+    float,
+    typer.Option(
+        "--cap",
+        help="Largest norm of a client's whole sum in clip norms, at least 1 (no cap).",
+        show_default=False,
+    ),
+]
 RoundCount = Annotated[int, typer.Option("--rounds", help="Number of rounds.")]
 SCHEME_HELP = "; ".join(f"{name}: {scheme.title}" for name, scheme in SCHEMES.items()) + "."
 SchemeName = Annotated[str, typer.Option("--scheme", help=SCHEME_HELP)]
@@ -54,16 +64,17 @@ def epsilon(
     sigma: Sigma,
     delta: Delta,
     rounds: RoundCount = 1,
+    cap: Cap = math.inf,
     scheme: SchemeName = DEFAULT_SCHEME,
     plot: Plot = None,
     as_json: JsonFlag = False,
 ) -> None:
     """What ε do these rounds cost at this δ?"""
-    terms = _terms(scheme, p, q, d, sigma)
-    value = epsilon_after([(terms, rounds)], delta)
+    cost = scheme_class(scheme)(Round(p, q, d, sigma, cap))
+    value = epsilon_after([(cost, rounds)], delta)
     if plot is not None:
-        draw_epsilon_over_rounds(plot, terms, rounds, delta)
-    _answer("epsilon", terms, rounds, value, delta, as_json)
+        draw_epsilon_over_rounds(plot, cost, rounds, delta)
+    _answer("epsilon", cost, rounds, value, delta, as_json)
 
 
 def delta(
@@ -73,16 +84,17 @@ def delta(
     sigma: Sigma,
     epsilon: Epsilon,
     rounds: RoundCount = 1,
+    cap: Cap = math.inf,
     scheme: SchemeName = DEFAULT_SCHEME,
     plot: Plot = None,
     as_json: JsonFlag = False,
 ) -> None:
     """What δ do these rounds reach at this ε?"""
-    terms = _terms(scheme, p, q, d, sigma)
-    value = delta_after([(terms, rounds)], epsilon)
+    cost = scheme_class(scheme)(Round(p, q, d, sigma, cap))
+    value = delta_after([(cost, rounds)], epsilon)
     if plot is not None:
-        draw_delta_over_epsilon(plot, terms, rounds, epsilon)
-    _answer("delta", terms, rounds, epsilon, value, as_json)
+        draw_delta_over_epsilon(plot, cost, rounds, epsilon)
+    _answer("delta", cost, rounds, epsilon, value, as_json)
 
 
 def sigma(
@@ -92,18 +104,18 @@ def sigma(
     epsilon: Epsilon,
     delta: Delta,
     rounds: RoundCount = 1,
+    cap: Cap = math.inf,
     scheme: SchemeName = DEFAULT_SCHEME,
     plot: Plot = None,
     as_json: JsonFlag = False,
 ) -> None:
     """What is the least noise multiplier that keeps these rounds within (ε, δ)?"""
-    least = least_sigma(
-        scheme_class(scheme), p=p, q=q, d=d, epsilon=epsilon, delta=delta, rounds=rounds
-    )
-    terms = _terms(scheme, p, q, d, least)
+    kind = scheme_class(scheme)
+    least = least_sigma(kind, p=p, q=q, d=d, epsilon=epsilon, delta=delta, rounds=rounds, cap=cap)
+    cost = kind(Round(p, q, d, least, cap))
     if plot is not None:
-        draw_epsilon_over_sigma(plot, terms, rounds, delta)
-    _answer("sigma", terms, rounds, epsilon, delta, as_json)
+        draw_epsilon_over_sigma(plot, cost, rounds, delta)
+    _answer("sigma", cost, rounds, epsilon, delta, as_json)
 
 
 def rounds(
@@ -113,23 +125,20 @@ def rounds(
     sigma: Sigma,
     epsilon: Epsilon,
     delta: Delta,
+    cap: Cap = math.inf,
     scheme: SchemeName = DEFAULT_SCHEME,
     plot: Plot = None,
     as_json: JsonFlag = False,
 ) -> None:
     """How many rounds fit into (ε, δ)?"""
-    terms = _terms(scheme, p, q, d, sigma)
-    most = most_rounds(terms, epsilon=epsilon, delta=delta)
+    cost = scheme_class(scheme)(Round(p, q, d, sigma, cap))
+    most = most_rounds(cost, epsilon=epsilon, delta=delta)
     if plot is not None:
-        draw_epsilon_over_rounds(plot, terms, most, delta)
-    _answer("rounds", terms, most, epsilon, delta, as_json)
+        draw_epsilon_over_rounds(plot, cost, most, delta)
+    _answer("rounds", cost, most, epsilon, delta, as_json)
 
 
-def _terms(scheme: str, p: float, q: float, d: int, sigma: float) -> Scheme:
-    return scheme_class(scheme)(p=p, q=q, d=d, noise_multiplier=sigma)
-
-
-def warn_of_scheme(scheme: type[Scheme]) -> str | None:
+def warn_of_scheme(scheme: type[Analysis]) -> str | None:
     """Warn of a scheme that does not bound what a client loses; returns why, None if it does."""
     if scheme.is_chargeable:
         return None
@@ -144,38 +153,40 @@ def warn_of_scheme(scheme: type[Scheme]) -> str | None:
 
 
 def _answer(
-    asked: str, terms: Scheme, rounds: int, epsilon: float, delta: float, as_json: bool
+    asked: str, cost: Analysis, rounds: int, epsilon: float, delta: float, as_json: bool
 ) -> None:
     """Print the figure asked for, with the lower bound beside it and a warning where due."""
     realised: dict[str, float] = {}
+    round_ = cost.round
     figures: dict[str, object] = {
         "epsilon": epsilon,
         "delta": delta,
-        "sigma": terms.noise_multiplier,
+        "sigma": round_.noise_multiplier,
         "rounds": rounds,
-        "scheme": terms.name,
-        "p": terms.p,
-        "q": terms.q,
-        "d": terms.d,
-        "upper_bound": terms.is_upper_bound,
+        "scheme": cost.name,
+        "p": round_.p,
+        "q": round_.q,
+        "d": round_.d,
+        "cap": round_.cap,
+        "upper_bound": cost.is_upper_bound,
     }
-    if isinstance(terms, Certified):
+    if cost.hides_coin:
         if asked == "delta":
-            realised["realised_delta"] = realised_delta_after(terms, rounds, epsilon)
+            realised["realised_delta"] = realised_delta_after(round_, rounds, epsilon)
         else:
-            realised["realised_epsilon"] = realised_epsilon_after(terms, rounds, delta)
+            realised["realised_epsilon"] = realised_epsilon_after(round_, rounds, delta)
     figures |= realised
-    warning = warn_of_scheme(type(terms))
+    warning = warn_of_scheme(type(cost))
     if warning is not None:
         figures["warning"] = warning
     if as_json:
         print_json(figures)
         return
-    console.print(f"[bold]{asked} = {number(figures[asked])}[/bold]   ({terms.title})")
+    console.print(f"[bold]{asked} = {number(figures[asked])}[/bold]   ({cost.title})")
     say(
-        f"{rounds:,} round{'s' * (rounds != 1)} at p = {terms.p:g}, q = {terms.q:g}, "
-        f"d = {terms.d:,}, σ = {number(terms.noise_multiplier)}: "
-        f"ε = {number(epsilon)} at δ = {number(delta)}."
+        f"{rounds:,} round{'s' * (rounds != 1)} at p = {round_.p:g}, q = {round_.q:g}, "
+        f"d = {round_.d:,}, {f'cap = {round_.cap:g}, ' if round_.is_capped else ''}"
+        f"σ = {number(round_.noise_multiplier)}: ε = {number(epsilon)} at δ = {number(delta)}."
     )
     for key, unit in (("realised_epsilon", "ε"), ("realised_delta", "δ")):
         if key in realised:

@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coinflower.accounting.analyses.schemes import (
-    Certified,
-    OnlyLocalSampling,
-    Scheme,
-    WeakClientSampling,
-)
+from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClientSampling
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.errors import UserError
 
 
@@ -42,7 +39,7 @@ class ModeFacts:
         caveat: What a report must add to ``against``; empty if nothing.
     """
 
-    scheme: type[Scheme] | None
+    scheme: type[Analysis] | None
     client_adds_noise: bool = False
     server_adds_noise: bool = False
     answers_always: bool = False
@@ -77,7 +74,7 @@ class Mode(StrEnum):
         return _FACTS[self]
 
     @property
-    def scheme(self) -> type[Scheme] | None:
+    def scheme(self) -> type[Analysis] | None:
         """The analysis that bounds a round of this mode; None without privacy."""
         return self.facts.scheme
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coinflower.accounting import validation
-from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.composition.calibration import Split, least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.errors import UserError
@@ -76,7 +76,7 @@ class Wishes:
             )
 
     @property
-    def scheme(self) -> type[Scheme]:
+    def scheme(self) -> type[Analysis]:
         """The analysis that charges these rounds."""
         scheme = self.mode.scheme
         assert scheme is not None

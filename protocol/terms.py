@@ -14,9 +14,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from coinflower.accounting import validation
-from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Tally
+from coinflower.accounting.mechanism import Round
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.strict import Count, Positive, Probability, Text, decode, strict
 
@@ -104,7 +105,7 @@ class Terms:
         """Standard deviation of the noise on each coordinate."""
         return self.noise_multiplier * self.clip_norm if self.noise_multiplier else 0.0
 
-    def round_cost(self, declared_size: int) -> Scheme | None:
+    def round_cost(self, declared_size: int) -> Analysis | None:
         """Return what one round costs a client of that size; None without privacy.
 
         Raises:
@@ -116,7 +117,7 @@ class Terms:
         for field, value in (("p", self.p), ("q", self.q)):
             _require_within(field, value, _PRICED_PROBABILITIES)
         _require_within("noise_multiplier", self.noise_multiplier, _PRICED_NOISE)
-        return kind(p=self.p, q=self.q, d=declared_size, noise_multiplier=self.noise_multiplier)
+        return kind(Round(self.p, self.q, declared_size, self.noise_multiplier))
 
     @property
     def _scheme_name(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.deploy.local.cluster import Cluster
@@ -36,7 +36,7 @@ class ClientRecord:
     name: str
     samples: int
     coins: dict[int, bool]
-    cost: Scheme | None
+    cost: Analysis | None
     epsilon: float | None
     budget: float
     secure: bool

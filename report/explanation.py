@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.statement import Statement
@@ -138,7 +138,7 @@ def _meaning(told: Explanation) -> list[str]:
 
 def _against(told: Explanation) -> list[str]:
     """Say it of each mode; where a ledger does not name the mode, of all that it may have been."""
-    found: dict[tuple[Mode | None, type[Scheme]], list[str]] = {}
+    found: dict[tuple[Mode | None, type[Analysis]], list[str]] = {}
     for tally in told.tallies:
         if tally.charged:
             terms = terms_of(tally)

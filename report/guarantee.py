@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from coinflower.accounting.analyses.schemes import (
-    Certified,
-    OnlyLocalSampling,
-    Scheme,
-    WeakClientSampling,
-)
+from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClientSampling
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.compose import Rounds, delta_after, merged
 from coinflower.accounting.composition.tightness import realised_epsilon_after
 from coinflower.accounting.rounding import rounded_down, rounded_up
@@ -48,7 +45,7 @@ class Statement:
 
 
 def statements(
-    mode: Mode, cost: Scheme, rounds: int, epsilon: float, delta: float
+    mode: Mode, cost: Analysis, rounds: int, epsilon: float, delta: float
 ) -> list[Statement]:
     """Return the guarantee of ``rounds`` rounds, question by question.
 
@@ -80,13 +77,13 @@ def statements(
     ]
 
 
-def tightness(cost: Scheme, rounds: int, epsilon: float, delta: float) -> str:
+def tightness(cost: Analysis, rounds: int, epsilon: float, delta: float) -> str:
     """Return how far the truth may lie below the bound."""
     if not rounds:
         return "nothing was charged, so nothing was lost"
-    if not isinstance(cost, Certified):
+    if not cost.hides_coin:
         return "the worst data set loses as much, up to the rounding of a fraction of a per cent"
-    least = realised_epsilon_after(cost, rounds, delta)
+    least = realised_epsilon_after(cost.round, rounds, delta)
     return (
         f"a concrete data set is known to lose ε ≥ {rounded_down(least)}: "
         f"the worst case lies between that and {rounded_up(epsilon)}"

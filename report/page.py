@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.rounding import rounded_up
 from coinflower.protocol.modes import Mode
@@ -153,7 +153,7 @@ def count_figure(
     return Figure(name=name, title=title, svg=Markup(svg), caption=told)
 
 
-def epsilon_points(charged: Sequence[int], cost: Scheme, delta: float) -> list[Point]:
+def epsilon_points(charged: Sequence[int], cost: Analysis, delta: float) -> list[Point]:
     """Return ε over the rounds that a client was charged for.
 
     Args:

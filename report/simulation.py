@@ -7,8 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from coinflower.accounting.analyses.baselines import CentralShuffling
 from coinflower.accounting.analyses.names import scheme_class
-from coinflower.accounting.analyses.schemes import CentralShuffling
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.simulation import Curve, read_state
 from coinflower.protocol.modes import Mode
@@ -78,10 +79,12 @@ def _is_central(results: dict[str, Any]) -> bool:
     return bool(results["analysis"] == CentralShuffling.name)
 
 
+def _round(results: dict[str, Any]) -> Round:
+    return Round(p=results["p"], q=results["q"], d=results["d"], noise_multiplier=results["sigma"])
+
+
 def _guarantee(results: dict[str, Any]) -> list[Statement]:
-    cost = scheme_class(results["analysis"])(
-        p=results["p"], q=results["q"], d=results["d"], noise_multiplier=results["sigma"]
-    )
+    cost = scheme_class(results["analysis"])(_round(results))
     if _is_central(results):
         return [
             Statement(
@@ -126,9 +129,7 @@ def _counts(curve: Curve, results: dict[str, Any]) -> list[Figure]:
 
 
 def _epsilon_figure(results: dict[str, Any]) -> Figure:
-    cost = scheme_class(results["analysis"])(
-        p=results["p"], q=results["q"], d=results["d"], noise_multiplier=results["sigma"]
-    )
+    cost = scheme_class(results["analysis"])(_round(results))
     points = epsilon_points(range(1, results["iterations"] + 1), cost, results["delta"])
     title = "ε of the largest client over iterations"
     svg = line_chart(

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coinflower.accounting.analyses.schemes import Certified
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.compose import epsilon_after, lattice_step
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.mechanism import Round
 
-TERMS = Certified(p=0.001, q=0.1, d=30, noise_multiplier=2.49)
+TERMS = Certified(Round(p=0.001, q=0.1, d=30, noise_multiplier=2.49))
 ROUNDS = 10_000
 DELTA = 1e-5
 LATTICE_STEP = 1e-4
@@ -96,9 +97,9 @@ def _plain_epsilon(step: float) -> float:
     from dp_accounting.pld import privacy_loss_distribution
 
     distribution = privacy_loss_distribution.from_gaussian_mechanism(
-        TERMS.noise_multiplier,
+        TERMS.round.noise_multiplier,
         value_discretization_interval=step,
-        sampling_prob=TERMS.p * TERMS.q,
+        sampling_prob=TERMS.round.p * TERMS.round.q,
     )
     return float(distribution.self_compose(ROUNDS).get_epsilon_for_delta(DELTA))
 
@@ -168,7 +169,7 @@ def _enrolment_rows(
     with Ledger.create(folder / "experiments.db", "bench") as ledger:
         for index in range(many + measured):
             terms = Certified(
-                p=0.01 + 1e-4 * index, q=0.01, d=30, noise_multiplier=5 + 0.01 * index
+                Round(p=0.01 + 1e-4 * index, q=0.01, d=30, noise_multiplier=5 + 0.01 * index)
             )
             start = time.process_time()
             ledger.commit(f"bench-{index}", terms, 3, budget)

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.binomial import binomial_window
 from coinflower.accounting.analyses.gaussian_excess import excess, log_sum, mills_ratio
-from coinflower.accounting.analyses.schemes import Direction, Scheme
-from coinflower.accounting.errors import UserError
+from coinflower.accounting.mechanism import Direction
 
 Array = npt.NDArray[np.float64]
 
@@ -65,44 +65,27 @@ def client_delta(
     return np.concatenate(values) if values else np.zeros_like(epsilon)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WholeClient(Scheme):
-    """The whole client as the unit: d elements are there or not. Exact for the worst data.
-
-    Attributes:
-        cap: Largest length of the client's sum in clip norms, at least 1; ∞ for none.
-    """
-
-    cap: float = math.inf
+@dataclass(frozen=True)
+class WholeClient(Analysis):
+    """The whole client as the unit: d records are there or not. Exact for the worst data."""
 
     name: ClassVar[str] = "client"
     title: ClassVar[str] = "the client as a whole"
 
-    def __post_init__(self) -> None:
-        """Check the cap, too."""
-        super().__post_init__()
-        _require_cap(self.cap)
-
     def _delta(self, epsilon: Array, direction: Direction) -> Array:
         return client_delta(
             epsilon,
-            p=self.p,
-            q=self.q,
-            size=self.d,
-            sigma=self.noise_multiplier,
-            cap=self.cap,
+            p=self.round.p,
+            q=self.round.q,
+            size=self.round.d,
+            sigma=self.round.noise_multiplier,
+            cap=self.round.cap,
             direction=direction,
         )
 
 
-def _require_cap(cap: float) -> None:
-    if not cap >= 1:
-        raise UserError(f"cap = {cap} must be at least 1 clip norm, or infinite for no cap.")
-
-
 def _components(q: float, size: int, cap: float) -> tuple[Array, Array]:
     """Return the positive lengths of the client's sum, increasing, and their probabilities."""
-    _require_cap(cap)
     counts, mass, cut = binomial_window(size, q)
     lengths, mass = np.minimum(np.append(counts, float(size)), cap), np.append(mass, cut)
     stride = math.ceil(np.unique(lengths).size / _MOST_COMPONENTS)

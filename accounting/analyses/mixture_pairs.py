@@ -19,7 +19,7 @@ from scipy import special
 from coinflower.accounting.analyses.binomial import binomial_window
 
 if TYPE_CHECKING:
-    from coinflower.accounting.analyses.schemes import Direction
+    from coinflower.accounting.mechanism import Direction
 
 Array = npt.NDArray[np.float64]
 

@@ -23,12 +23,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from coinflower.accounting import patience
 from coinflower.accounting.analyses.binomial import binomial_window
 from coinflower.accounting.analyses.gaussian_excess import log_expm1, log_expm1_plus, mills_ratio
 from coinflower.accounting.errors import UserError
 
 if TYPE_CHECKING:
-    from coinflower.accounting.analyses.schemes import Direction
+    from coinflower.accounting.mechanism import Direction
 
 Array = npt.NDArray[np.float64]
 
@@ -85,6 +86,7 @@ def one_crossing_delta(
     result = visible.copy()
     rows = max(1, _CHUNK // (levels.size + 1))
     for start in range(0, hidden.size if levels.size else 0, rows):
+        patience.require()
         part = hidden[start : start + rows]
         result[part] = _delta(weights.at(part), visible[part], levels, mass, unseen, 1 / sigma)
     return np.minimum(result * (1 + _ROUNDING), 1.0)

@@ -9,16 +9,18 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.binomial import binomial_window
+from coinflower.accounting.analyses.certified import participation_terms
 from coinflower.accounting.analyses.gaussian_excess import excess
 from coinflower.accounting.analyses.realised import collinear_delta
-from coinflower.accounting.analyses.schemes import Direction, Scheme, participation_terms
+from coinflower.accounting.mechanism import Direction
 
 Array = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AsPlotted(Scheme):
+@dataclass(frozen=True)
+class AsPlotted(Analysis):
     """The source paper's figures: *not an upper bound*; for comparison only.
 
     The certified integral with the binomial average moved inside, onto the sit-out component:
@@ -33,11 +35,11 @@ class AsPlotted(Scheme):
     name: ClassVar[str] = "paper"
     title: ClassVar[str] = "the paper, as plotted (not an upper bound)"
     is_upper_bound: ClassVar[bool] = False
-    is_chargeable: ClassVar[bool] = False
+    takes_cap: ClassVar[bool] = False
 
     def _delta(self, epsilon: Array, direction: Direction) -> Array:
-        counts, mass, _ = binomial_window(self.d, self.q)
-        top, sits_out, near = participation_terms(epsilon, self.p, self.q, direction)
+        counts, mass, _ = binomial_window(self.round.d, self.round.q)
+        top, sits_out, near = participation_terms(epsilon, self.round.p, self.round.q, direction)
         if direction is Direction.ADD and counts[0] == 0:
             # At distance 0 the sit-out component simply lowers the top weight.
             with np.errstate(divide="ignore"):
@@ -51,13 +53,13 @@ class AsPlotted(Scheme):
             top,
             weights,
             distances,
-            self.noise_multiplier,
+            self.round.noise_multiplier,
             search_up_to=self._SEARCH_ENDS_AT - offset,
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class AsPrinted(Scheme):
+@dataclass(frozen=True)
+class AsPrinted(Analysis):
     """The source paper's theorem as printed: *not an upper bound*; for comparison only.
 
     The exact loss when all gradients are one unit vector: P = (1−p)·N(0) + p·Binom(d+1, q)∗N and
@@ -68,7 +70,7 @@ class AsPrinted(Scheme):
     name: ClassVar[str] = "printed"
     title: ClassVar[str] = "the paper's theorem, as printed (not an upper bound)"
     is_upper_bound: ClassVar[bool] = False
-    is_chargeable: ClassVar[bool] = False
+    takes_cap: ClassVar[bool] = False
 
     def _delta(self, epsilon: Array, direction: Direction) -> Array:
-        return collinear_delta(epsilon, self.p, self.q, self.d, self.noise_multiplier, direction)
+        return collinear_delta(epsilon, self.round, direction)

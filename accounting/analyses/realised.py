@@ -16,10 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.binomial import binomial_window
+from coinflower.accounting.analyses.certified import participation_terms
 from coinflower.accounting.analyses.gaussian_excess import excess, log_sum
-from coinflower.accounting.analyses.schemes import Direction, Scheme, participation_terms
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.mechanism import Direction, Round
 
 Array = npt.NDArray[np.float64]
 
@@ -36,21 +38,15 @@ _LENGTHS = (1.0, 0.6, 0.3)
 _TURNS = np.linspace(SMALLEST_ANGLE, math.pi / 2, 10).tolist()
 
 
-def collinear_delta(
-    epsilon: Array,
-    p: float,
-    q: float,
-    d: int,
-    sigma: float,
-    direction: Direction,
-) -> Array:
+def collinear_delta(epsilon: Array, round_: Round, direction: Direction) -> Array:
     """Return δ(ε ≥ 0) when x' lies along the others (remove) or against them (add).
 
     One dimension, one crossing: the sampled sum's distribution is log-concave, so shifting it by
     x' gives a monotone likelihood ratio.
     """
-    counts, mass, _ = _window(d, q, sigma, 1.0)
-    top, sits_out, near = participation_terms(epsilon, p, q, direction)
+    sigma = round_.noise_multiplier
+    counts, mass, _ = _window(round_.d, round_.q, sigma, 1.0)
+    top, sits_out, near = participation_terms(epsilon, round_.p, round_.q, direction)
     means = counts.astype(np.float64)
     shift = 1.0 if direction is Direction.REMOVE else -1.0
     gains = (means + shift, means) if direction is Direction.REMOVE else (means, means + shift)
@@ -90,8 +86,8 @@ def _window(
     return binomial_window(min(d, enough), q)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Realised(Scheme):
+@dataclass(frozen=True)
+class Realised(Analysis):
     """The exact δ(ε) of one gradient geometry: a lower bound on the mechanism's worst case.
 
     With f = Σ_i Binom(i; d, q)·N(i·length) along the first axis and x' = (c, s), c = cos(angle),
@@ -106,19 +102,7 @@ class Realised(Scheme):
     name: ClassVar[str] = "realised"
     title: ClassVar[str] = "realised by a concrete data set (lower bound)"
     is_upper_bound: ClassVar[bool] = False
-    is_chargeable: ClassVar[bool] = False
-
-    @classmethod
-    def of(cls, terms: Scheme, *, length: float = 1.0, angle: float = math.pi / 2) -> Realised:
-        """Return this geometry under the p, q, d and noise of ``terms``."""
-        return cls(
-            p=terms.p,
-            q=terms.q,
-            d=terms.d,
-            noise_multiplier=terms.noise_multiplier,
-            length=length,
-            angle=angle,
-        )
+    takes_cap: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the geometry, too."""
@@ -139,8 +123,8 @@ class Realised(Scheme):
     @cached_property
     def _grid(self) -> tuple[Array, Array, Array, float]:
         """Return x and log f(x), log f(x − c) on it, and the step."""
-        sigma = self.noise_multiplier
-        counts, mass, _ = _window(self.d, self.q, sigma, self.length)
+        sigma = self.round.noise_multiplier
+        counts, mass, _ = _window(self.round.d, self.round.q, sigma, self.length)
         means = counts * self.length
         step = sigma / _STEPS_PER_SIGMA * min(1.0, 2 * math.sin(self.angle))
         x = np.arange(means[0] - _REACH * sigma - 1, means[-1] + _REACH * sigma + 1, step)
@@ -155,10 +139,11 @@ class Realised(Scheme):
         return x, log_f(x), log_f(x - math.cos(self.angle)), step
 
     def _planar(self, epsilon: Array, direction: Direction) -> Array:
-        sigma = self.noise_multiplier
+        sigma = self.round.noise_multiplier
         x, log_f, log_shifted, step = self._grid
         top, sits_out, near = (
-            term[:, None] for term in participation_terms(epsilon, self.p, self.q, direction)
+            term[:, None]
+            for term in participation_terms(epsilon, self.round.p, self.round.q, direction)
         )
         log_zero = -((x / sigma) ** 2) / 2 - math.log(sigma * math.sqrt(2 * math.pi))
         # In both directions one side outweighs the other beyond a single crossing in the second
@@ -175,18 +160,18 @@ class Realised(Scheme):
         return np.asarray(values.sum(axis=1) * step)
 
 
-def aligned(terms: Scheme) -> Scheme:
+def aligned(round_: Round) -> Analysis:
     """Return the pair of equal unit gradients, x' along the others or against them."""
     from coinflower.accounting.analyses.paper import AsPrinted  # which is made of collinear_delta
 
-    return AsPrinted(p=terms.p, q=terms.q, d=terms.d, noise_multiplier=terms.noise_multiplier)
+    return AsPrinted(round_)
 
 
-def realised_delta(terms: Scheme, epsilon: float) -> tuple[float, Scheme]:
+def realised_delta(round_: Round, epsilon: float) -> tuple[float, Analysis]:
     """Return the largest δ(ε ≥ 0) found over the geometries, the aligned one among them.
 
     Args:
-        terms: p, q, d and noise of the round; the analysis plays no part.
+        round_: Without a cap.
         epsilon: At least 0.
 
     Returns:
@@ -194,12 +179,12 @@ def realised_delta(terms: Scheme, epsilon: float) -> tuple[float, Scheme]:
     """
     from scipy import optimize
 
-    best = aligned(terms)
+    best = aligned(round_)
     best_delta = max(0.0, best.delta(epsilon) - CANCELLATION)
     for direction, along in ((Direction.REMOVE, 0.0), (Direction.ADD, math.pi)):
 
         def pair(turn: float, length: float, along: float = along) -> Realised:
-            return Realised.of(terms, length=length, angle=abs(along - turn))
+            return Realised(round_, length=length, angle=abs(along - turn))
 
         def loss(turn: float, length: float, direction: Direction = direction) -> float:
             return pair(turn, length).delta(epsilon, direction)
@@ -218,21 +203,21 @@ def realised_delta(terms: Scheme, epsilon: float) -> tuple[float, Scheme]:
     return best_delta, best
 
 
-def realised_epsilon(terms: Scheme, delta: float, *, start: float) -> tuple[float, Scheme]:
+def realised_epsilon(round_: Round, delta: float, *, start: float) -> tuple[float, Analysis]:
     """Return a lower bound on ε(δ) of one round, and the geometry that attains it.
 
     Alternates between the best geometry at the current ε and that geometry's own ε.
 
     Args:
-        terms: p, q, d and noise of the round; the analysis plays no part.
+        round_: Without a cap.
         delta: In (0, 1).
         start: Where to look first, e.g. the certified ε.
     """
     epsilon = start
-    attained_by = aligned(terms)
+    attained_by = aligned(round_)
     best = attained_by.epsilon(delta + CANCELLATION)
     for _ in range(3):
-        _, pair = realised_delta(terms, epsilon)
+        _, pair = realised_delta(round_, epsilon)
         reached = pair.epsilon(delta + CANCELLATION)
         if reached > best:
             best, attained_by = reached, pair

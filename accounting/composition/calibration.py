@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from coinflower.accounting import validation
-from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.composition.compose import delta_after, epsilon_after
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 
 LEAST_SIGMA = 0.01
@@ -33,18 +34,27 @@ class CalibrationError(UserError):
 
 
 def least_sigma(
-    scheme: type[Scheme], *, p: float, q: float, d: int, epsilon: float, delta: float, rounds: int
+    analysis: type[Analysis],
+    *,
+    p: float,
+    q: float,
+    d: int,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    cap: float = math.inf,
 ) -> float:
     """Return the least noise multiplier that keeps ``rounds`` rounds within (ε, δ).
 
     Args:
-        scheme: The analysis to calibrate by.
+        analysis: The analysis to calibrate by.
         p: Participation probability.
         q: Local sampling rate.
         d: Data-set size.
         epsilon: Wanted ε for all rounds together.
         delta: At this δ.
         rounds: Number of rounds.
+        cap: Largest norm of the client's sum, in clip norms.
 
     Returns:
         A noise multiplier that meets the target, within 0.1 % of the least.
@@ -58,12 +68,12 @@ def least_sigma(
 
     def shortfall(log_sigma: float) -> float:
         """Return how far, in logarithms, the loss is above the target; falls with the noise."""
-        terms = scheme(p=p, q=q, d=d, noise_multiplier=math.exp(log_sigma))
+        cost = analysis(Round(p=p, q=q, d=d, noise_multiplier=math.exp(log_sigma), cap=cap))
         if rounds == 1:
-            return math.log(max(terms.delta(epsilon), 1e-300) / delta)
+            return math.log(max(cost.delta(epsilon), 1e-300) / delta)
         if epsilon == 0:
-            return math.log(max(delta_after([(terms, rounds)], 0.0), 1e-300) / delta)
-        return math.log(max(epsilon_after([(terms, rounds)], delta), 1e-300) / epsilon)
+            return math.log(max(delta_after([(cost, rounds)], 0.0), 1e-300) / delta)
+        return math.log(max(epsilon_after([(cost, rounds)], delta), 1e-300) / epsilon)
 
     high = 0.0
     while not shortfall(high) <= 0:
@@ -105,8 +115,8 @@ def _least_zero(
     return root
 
 
-def most_rounds(terms: Scheme, *, epsilon: float, delta: float) -> int:
-    """Return the most rounds of ``terms`` that stay within (ε, δ).
+def most_rounds(cost: Analysis, *, epsilon: float, delta: float) -> int:
+    """Return the most rounds of one cost that stay within (ε, δ).
 
     Raises:
         CalibrationError: Not even one round fits, or more than ten million would.
@@ -115,11 +125,11 @@ def most_rounds(terms: Scheme, *, epsilon: float, delta: float) -> int:
     validation.require_delta(delta)
 
     def fits(rounds: int) -> bool:
-        return epsilon_after([(terms, rounds)], delta) <= epsilon
+        return epsilon_after([(cost, rounds)], delta) <= epsilon
 
     if not fits(1):
         raise CalibrationError(
-            f"Not even one round fits: it costs epsilon = {rounded_up(terms.epsilon(delta), 6)} "
+            f"Not even one round fits: it costs epsilon = {rounded_up(cost.epsilon(delta), 6)} "
             f"at delta = {delta:g}, and epsilon = {epsilon:g} is allowed; use more noise or "
             "sample less."
         )
@@ -148,7 +158,7 @@ class Split:
 
 
 def splits_for_batch(
-    scheme: type[Scheme],
+    analysis: type[Analysis],
     *,
     batch_size: float,
     clients: int,
@@ -162,7 +172,7 @@ def splits_for_batch(
     """Return splits of p·q = batch_size/(clients·d), the one that needs the least noise first.
 
     Args:
-        scheme: The analysis to calibrate by.
+        analysis: The analysis to calibrate by.
         batch_size: Wanted mean number of samples in a round.
         clients: Number of clients.
         d: Samples of each client.
@@ -188,8 +198,8 @@ def splits_for_batch(
     found = []
     for p in np.unique(np.geomspace(largest_p, rate, count).clip(rate, largest_p)).tolist():
         q = min(1.0, rate / p)
-        sigma = least_sigma(scheme, p=p, q=q, d=d, epsilon=epsilon, delta=delta, rounds=rounds)
-        terms = scheme(p=p, q=q, d=d, noise_multiplier=sigma)
-        spent = epsilon_after([(terms, rounds)], delta)
+        sigma = least_sigma(analysis, p=p, q=q, d=d, epsilon=epsilon, delta=delta, rounds=rounds)
+        cost = analysis(Round(p=p, q=q, d=d, noise_multiplier=sigma))
+        spent = epsilon_after([(cost, rounds)], delta)
         found.append(Split(p=p, q=q, sigma=sigma, epsilon=spent))
     return sorted(found, key=lambda split: split.sigma)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coinflower.accounting import validation
-from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.composition.convolution import add_up
 from coinflower.accounting.composition.losses import Losses, round_losses, sampled_losses
 from coinflower.accounting.composition.past import KNOT_RATIO, Past, past_of
@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # takes a second to import, and one round does without
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Array = npt.NDArray[np.float64]
-Rounds = Sequence[tuple[Scheme, int]]
-Parts = Sequence[tuple[Scheme | Past, int]]
+Rounds = Sequence[tuple[Analysis, int]]
+Parts = Sequence[tuple[Analysis | Past, int]]
 
 # The lattice may add this share to the composed loss's variance, hence half of it to ε.
 _VARIANCE_SHARE = 0.001
@@ -70,12 +70,12 @@ def epsilon_after(
 # Ledgers ask the same question again and again, and equal clients ask equal ones.
 @functools.lru_cache(maxsize=1024)
 def _epsilon_after(
-    groups: tuple[tuple[Scheme | Past, int], ...], delta: float, step: float | None
+    groups: tuple[tuple[Analysis | Past, int], ...], delta: float, step: float | None
 ) -> float:
     if not groups:
         return 0.0
     alone = groups[0][0]
-    if step is None and groups[0][1] == len(groups) == 1 and isinstance(alone, Scheme):
+    if step is None and groups[0][1] == len(groups) == 1 and isinstance(alone, Analysis):
         return alone.epsilon(delta)
     spread = _Spread(groups, delta)
     if step is not None:
@@ -134,9 +134,9 @@ def _with_past(groups: Rounds, past: Past | None) -> Parts:
     return groups if past is None else [(past, 1), *groups]
 
 
-def merged(rounds: Iterable[tuple[Scheme, int]]) -> list[tuple[Scheme, int]]:
+def merged(rounds: Iterable[tuple[Analysis, int]]) -> list[tuple[Analysis, int]]:
     """Return the rounds with equal schemes counted together."""
-    counts: dict[Scheme, int] = {}
+    counts: dict[Analysis, int] = {}
     for scheme, count in rounds:
         validation.require_count("rounds", count, least=0)
         if count:
@@ -219,14 +219,14 @@ class _Spread:
         return remove, add
 
 
-def _losses_of(curve: Scheme | Past, step: float, reach: float) -> tuple[Losses, Losses]:
+def _losses_of(curve: Analysis | Past, step: float, reach: float) -> tuple[Losses, Losses]:
     if isinstance(curve, Past):
         return round_losses(curve, step, reach, knot_ratio=KNOT_RATIO)
     return round_losses(curve, step, reach)
 
 
 @functools.lru_cache(maxsize=256)
-def _reach(scheme: Scheme, tail: float) -> float:
+def _reach(scheme: Analysis, tail: float) -> float:
     """Return an ε with δ(ε) ≤ tail, at most a tenth above the least."""
     # One call for many points costs little more than for one.
     coarse: Array = 1e-9 * 4.0 ** np.arange(16, dtype=np.float64)

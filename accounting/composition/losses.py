@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from coinflower.accounting.analyses.schemes import Direction
+from coinflower.accounting.mechanism import Direction
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import DensePLDPmf

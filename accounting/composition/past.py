@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coinflower.accounting.analyses.schemes import Direction, Scheme
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.composition.losses import Losses, lattice_knots
+from coinflower.accounting.mechanism import Direction
 
 Array = npt.NDArray[np.float64]
-Rounds = Iterable[tuple[Scheme, int]]
+Rounds = Iterable[tuple[Analysis, int]]
 
 KNOT_RATIO = 0.001
 """How much neighbouring knots differ: folded a thousand times, a loss x gains 0.0002·x² in variance
@@ -38,7 +39,7 @@ class Past:
         add: The same if one is added.
     """
 
-    counts: Mapping[Scheme, int]
+    counts: Mapping[Analysis, int]
     epsilon: Array
     remove: Array
     add: Array
@@ -59,17 +60,17 @@ class Past:
         """The largest finite loss."""
         return float(self.epsilon[-1])
 
-    def is_within(self, counts: Mapping[Scheme, int]) -> bool:
+    def is_within(self, counts: Mapping[Analysis, int]) -> bool:
         """Whether every round that it stands for is among these."""
         return all(counts.get(scheme, 0) >= count for scheme, count in self.counts.items())
 
-    def rest_of(self, counts: Mapping[Scheme, int]) -> dict[Scheme, int]:
+    def rest_of(self, counts: Mapping[Analysis, int]) -> dict[Analysis, int]:
         """Return which of these rounds it does not stand for."""
         rest = {scheme: count - self.counts.get(scheme, 0) for scheme, count in counts.items()}
         return {scheme: count for scheme, count in rest.items() if count > 0}
 
 
-def past_of(counts: Mapping[Scheme, int], remove: Losses, add: Losses) -> Past:
+def past_of(counts: Mapping[Analysis, int], remove: Losses, add: Losses) -> Past:
     """Return the curve of composed losses, given for both directions on one lattice."""
     last = max(1, *(losses.lowest + losses.mass.size - 1 for losses in (remove, add)))
     knots = lattice_knots(last, KNOT_RATIO)

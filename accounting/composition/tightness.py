@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.analyses.mixture_pairs import aligned_pair, planar_cells
 from coinflower.accounting.analyses.realised import (
     CANCELLATION,
@@ -19,60 +21,62 @@ from coinflower.accounting.analyses.realised import (
     realised_delta,
     realised_epsilon,
 )
-from coinflower.accounting.analyses.schemes import Direction, Scheme
 from coinflower.accounting.composition.calibration import LEAST_SIGMA
 from coinflower.accounting.composition.optimistic import LeastSum, least_sum
+from coinflower.accounting.mechanism import Direction, Round
 
 Array = npt.NDArray[np.float64]
 # Noise to the cells of outputs of one round.
 Cells = Callable[[float], tuple[Array, Array]]
 
 _ANGLES = (0.25, 0.6, 0.95, 1.3)
+# Shorter gradients of the others leave room for x' below a cap.
+_LENGTHS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.08, 0.04)
 # With less noise a grid is long, and a gradient across the others loses as much as any.
 _SEARCHED_FROM = 0.3
 # The δ that a lattice is made for when it is δ that is looked for.
 _LIKELY_DELTA = 1e-9
 
 
-def realised_epsilon_after(terms: Scheme, rounds: int, delta: float) -> float:
+def realised_epsilon_after(round_: Round, rounds: int, delta: float) -> float:
     """Return a lower bound on the worst-case ε at ``delta`` after ``rounds`` rounds.
 
-    One round: the best geometry found. More rounds: the best of a few geometries, each held
-    through all rounds, which a data set of constant gradients does; no loss is rounded up.
+    One round without a cap: the best geometry found. Otherwise the best of a few geometries, each
+    held through all rounds, which a data set of constant gradients does; no loss is rounded up.
 
     Args:
-        terms: p, q, d and noise of a round; the analysis plays no part.
+        round_: One of the rounds.
         rounds: At least 0.
         delta: In (0, 1).
 
     Returns:
         ε that no honest analysis can go below.
     """
-    if terms.noise_multiplier < LEAST_SIGMA or rounds == 0:
+    if round_.noise_multiplier < LEAST_SIGMA or rounds == 0:
         return 0.0
-    if rounds > 1:
-        return max(least.epsilon(delta) for least in _composed(terms, rounds, delta))
-    if terms.noise_multiplier >= _SEARCHED_FROM:
-        return realised_epsilon(terms, delta, start=terms.epsilon(delta))[0]
-    return max(pair.epsilon(delta + CANCELLATION) for pair in _quiet_pairs(terms))
+    if rounds > 1 or round_.is_capped:
+        return max(least.epsilon(delta) for least in _composed(round_, rounds, delta))
+    if round_.noise_multiplier >= _SEARCHED_FROM:
+        return realised_epsilon(round_, delta, start=Certified(round_).epsilon(delta))[0]
+    return max(pair.epsilon(delta + CANCELLATION) for pair in _quiet_pairs(round_))
 
 
-def realised_delta_after(terms: Scheme, rounds: int, epsilon: float) -> float:
+def realised_delta_after(round_: Round, rounds: int, epsilon: float) -> float:
     """Return a lower bound on the worst-case δ at ``epsilon`` after ``rounds`` rounds."""
-    if terms.noise_multiplier < LEAST_SIGMA or rounds == 0:
+    if round_.noise_multiplier < LEAST_SIGMA or rounds == 0:
         return 0.0
-    if rounds > 1:
-        return max(least.delta(epsilon) for least in _composed(terms, rounds, _LIKELY_DELTA))
-    if terms.noise_multiplier >= _SEARCHED_FROM:
-        return realised_delta(terms, epsilon)[0]
-    return max(0.0, *(pair.delta(epsilon) - CANCELLATION for pair in _quiet_pairs(terms)))
+    if rounds > 1 or round_.is_capped:
+        return max(least.delta(epsilon) for least in _composed(round_, rounds, _LIKELY_DELTA))
+    if round_.noise_multiplier >= _SEARCHED_FROM:
+        return realised_delta(round_, epsilon)[0]
+    return max(0.0, *(pair.delta(epsilon) - CANCELLATION for pair in _quiet_pairs(round_)))
 
 
-def realised_sigma_after(terms: Scheme, rounds: int, epsilon: float, delta: float) -> float:
+def realised_sigma_after(round_: Round, rounds: int, epsilon: float, delta: float) -> float:
     """Return a noise multiplier at which a concrete data set still loses (ε, δ) or more.
 
     Args:
-        terms: p, q, d, and as noise the most that could be needed, e.g. the certified one.
+        round_: Its noise is the most that could be needed, e.g. the certified one.
         rounds: At least 1.
         epsilon: At least 0.
         delta: In (0, 1).
@@ -82,31 +86,30 @@ def realised_sigma_after(terms: Scheme, rounds: int, epsilon: float, delta: floa
         one round and to a hundredth for more, and for one round what the best one found needs is
         exact. 0 if even hardly any noise may be enough.
     """
-    most = terms.noise_multiplier
-    if rounds > 1:
+    most = round_.noise_multiplier
+    if rounds > 1 or round_.is_capped:
 
         def lost(cells: Cells, sigma: float) -> float:
             base, gain = cells(sigma)
             return least_sum(base, gain, rounds, delta).delta(epsilon)
 
         # One geometry for all noise levels is a lower bound, too, and composing takes time.
-        held = max(_held(terms), key=lambda cells: lost(cells, most))
-
-        return _last_noise(lambda sigma: lost(held, sigma) >= delta, most, precision=1e-2)
+        held = max(_held(round_), key=lambda cells: lost(cells, most))
+        precision = 1e-2 if rounds > 1 else 1e-3
+        return _last_noise(lambda sigma: lost(held, sigma) >= delta, most, precision=precision)
 
     def is_found(sigma: float) -> bool:
-        changed = replace(terms, noise_multiplier=sigma)
+        changed = replace(round_, noise_multiplier=sigma)
         return realised_delta_after(changed, 1, epsilon) >= delta
 
     low = _last_noise(is_found, most, precision=1e-3)
     if low < _SEARCHED_FROM:
         return low
-    _, found = realised_delta(replace(terms, noise_multiplier=low), epsilon)
-    for pair in (aligned(terms), found):
+    _, found = realised_delta(replace(round_, noise_multiplier=low), epsilon)
+    for pair in (aligned(round_), found):
 
-        def is_lost(sigma: float, pair: Scheme = pair) -> bool:
-            changed = replace(pair, noise_multiplier=sigma)
-            return changed.delta(epsilon) - CANCELLATION >= delta
+        def is_lost(sigma: float, pair: Analysis = pair) -> bool:
+            return pair.with_noise(sigma).delta(epsilon) - CANCELLATION >= delta
 
         if is_lost(low):
             low = _last_noise(is_lost, most, precision=1e-9, reached=low)
@@ -135,35 +138,37 @@ def _last_noise(
     return low
 
 
-def _quiet_pairs(terms: Scheme) -> Iterator[Scheme]:
-    yield aligned(terms)
-    yield Realised.of(terms, angle=math.pi / 2)
+def _quiet_pairs(round_: Round) -> Iterator[Analysis]:
+    yield aligned(round_)
+    yield Realised(round_, angle=math.pi / 2)
 
 
-def _held(terms: Scheme) -> Iterator[Cells]:
+def _held(round_: Round) -> Iterator[Cells]:
     """Return, for each geometry, how one round's cells of outputs depend on the noise."""
-    setting: dict[str, Any] = {"p": terms.p, "q": terms.q, "d": terms.d}
+    setting: dict[str, Any] = {"p": round_.p, "q": round_.q, "d": round_.d}
+    for length in _LENGTHS if round_.is_capped else (1.0,):
+        line = {**setting, "cap": round_.cap, "length": length}
+        yield functools.partial(_along, line)
+        yield functools.partial(_against, line)
+    if not round_.is_capped:
+        for angle in _ANGLES if round_.noise_multiplier >= _SEARCHED_FROM else (math.pi / 2,):
+            yield functools.partial(_planar, setting, angle)
 
-    def along(sigma: float) -> tuple[Array, Array]:
-        pair = aligned_pair(**setting, sigma=sigma, cap=math.inf, direction=Direction.REMOVE)
-        return pair.cells()
 
-    def against(sigma: float) -> tuple[Array, Array]:
-        pair = aligned_pair(**setting, sigma=sigma, cap=math.inf, direction=Direction.ADD)
-        base, gain = pair.cells()
-        return base + gain, -gain
+def _along(setting: dict[str, Any], sigma: float) -> tuple[Array, Array]:
+    return aligned_pair(**setting, sigma=sigma, direction=Direction.REMOVE).cells()
 
-    yield along
-    yield against
-    for angle in _ANGLES if terms.noise_multiplier >= _SEARCHED_FROM else (math.pi / 2,):
-        yield functools.partial(_planar, setting, angle)
+
+def _against(setting: dict[str, Any], sigma: float) -> tuple[Array, Array]:
+    base, gain = aligned_pair(**setting, sigma=sigma, direction=Direction.ADD).cells()
+    return base + gain, -gain
 
 
 def _planar(setting: dict[str, Any], angle: float, sigma: float) -> tuple[Array, Array]:
     return planar_cells(**setting, sigma=sigma, angle=angle)
 
 
-def _composed(terms: Scheme, rounds: int, delta: float) -> Iterator[LeastSum]:
-    for cells in _held(terms):
-        base, gain = cells(terms.noise_multiplier)
+def _composed(round_: Round, rounds: int, delta: float) -> Iterator[LeastSum]:
+    for cells in _held(round_):
+        base, gain = cells(round_.noise_multiplier)
         yield least_sum(base, gain, rounds, delta)

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from coinflower.accounting import validation
-from coinflower.accounting.analyses.names import scheme_class
-from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.names import charged_analysis
+from coinflower.accounting.mechanism import Round
 
 COLUMNS = ("seq", "kind", "experiment", "round", "terms", "rounds", "coin", "secure", "at", "hash")
 
@@ -69,7 +70,7 @@ class Tally:
     """
 
     experiment: str
-    terms: Scheme
+    terms: Analysis
     committed: int
     charged: int
     joined: int
@@ -92,18 +93,24 @@ class Tally:
 
 
 @functools.lru_cache(maxsize=1024)
-def terms_to_json(terms: Scheme, agreed: str = "") -> str:
-    """Return a scheme as canonical JSON, with what was agreed to beside its price, if given."""
+def terms_to_json(terms: Analysis, agreed: str = "") -> str:
+    """Return what a round costs as canonical JSON: its analysis' ledger name, and its fields.
+
+    What was agreed to stands beside the price, if given.
+    """
+    fields = asdict(terms.round)
+    if not terms.round.is_capped:  # entries from before there were caps have none
+        del fields["cap"]
     beside = {"agreed": json.loads(agreed)} if agreed else {}
-    return json.dumps({"scheme": terms.name, **asdict(terms), **beside}, sort_keys=True)
+    return json.dumps({"scheme": terms.ledger_name, **fields, **beside}, sort_keys=True)
 
 
 @functools.lru_cache(maxsize=1024)
-def terms_from_json(text: str) -> Scheme:
-    """Return the scheme that `terms_to_json` wrote."""
+def terms_from_json(text: str) -> Analysis:
+    """Return what `terms_to_json` wrote."""
     fields = json.loads(text)
     fields.pop("agreed", None)
-    return scheme_class(fields.pop("scheme"))(**fields)
+    return charged_analysis(fields.pop("scheme"))(Round(**fields))
 
 
 @functools.lru_cache(maxsize=1024)

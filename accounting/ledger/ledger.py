@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from coinflower.accounting import validation
-from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.coin import CoinSource, SecureCoin
 from coinflower.accounting.ledger import echo as ledger_echo
 from coinflower.accounting.ledger import file as ledger_file
@@ -210,7 +210,7 @@ class Ledger:
         return backup_made(self._connection, self.path)
 
     def commit(
-        self, experiment: str, terms: Scheme, rounds: int, budget: Budget, *, agreed: str = ""
+        self, experiment: str, terms: Analysis, rounds: int, budget: Budget, *, agreed: str = ""
     ) -> None:
         """Reserve ``rounds`` rounds of ``terms`` for an experiment, if the budget allows them.
 
@@ -238,6 +238,9 @@ class Ledger:
         for _ in range(_MOST_PRICINGS):
             seen = self.tallies()
             tally = next((each for each in seen if each.experiment == experiment), None)
+            if tally is not None and tally.terms.is_another_price_of(terms):
+                # An experiment is charged to its end by the analysis that it began with.
+                terms = tally.terms
             known = tally.agreed if tally else ""
             text = terms_to_json(terms, agreed or known)
             if tally is not None and (tally.terms != terms or _differ(known, agreed)):
@@ -350,7 +353,7 @@ class Ledger:
         """Return what all experiments add up to at ``delta``."""
         return Statements(self.prices).statement(self.tallies(), delta, budget)
 
-    def would_exceed(self, terms: Scheme, rounds: int, epsilon: float, delta: float) -> bool:
+    def would_exceed(self, terms: Analysis, rounds: int, epsilon: float, delta: float) -> bool:
         """Return whether ``rounds`` more of ``terms`` would take the data set beyond (ε, δ)."""
         budget = Budget(epsilon=epsilon, delta=delta)
         return self.prices.would_exceed(self.tallies(), terms, rounds, budget)
@@ -389,13 +392,13 @@ class Ledger:
         return Verification(entries=found.entries, head=found.head)
 
     def _charge(self, tally: Tally, round_: int) -> bool:
-        coin = self._coins.coin(tally.terms.p)
+        coin = self._coins.coin(tally.terms.round.p)
         text = terms_to_json(tally.terms)
         self._append("charge", tally.experiment, text, round_=round_, coin=coin)
         return coin
 
     def _require_budget(
-        self, tallies: Sequence[Tally], terms: Scheme, rounds: int, budget: Budget
+        self, tallies: Sequence[Tally], terms: Analysis, rounds: int, budget: Budget
     ) -> None:
         if not self.prices.would_exceed(tallies, terms, rounds, budget):
             return
@@ -484,7 +487,7 @@ class Ledger:
                 raise
 
 
-def _commitments(tallies: Sequence[Tally]) -> list[tuple[str, Scheme, int]]:
+def _commitments(tallies: Sequence[Tally]) -> list[tuple[str, Analysis, int]]:
     """Return what a price depends on."""
     return [(tally.experiment, tally.terms, tally.committed) for tally in tallies]
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.composition.compose import epsilon_after, fold, merged
 from coinflower.accounting.composition.past import Past
 from coinflower.accounting.ledger.entries import Budget, Tally, terms_from_json, terms_to_json
@@ -42,8 +42,8 @@ _ACCOUNTING = Path(__file__).parents[1]
 _LIBRARIES = ("numpy", "scipy", "dp-accounting")
 _SEAL_BYTES = 32
 
-Counts = Mapping[Scheme, int]
-Rounds = Sequence[tuple[Scheme, int]]
+Counts = Mapping[Analysis, int]
+Rounds = Sequence[tuple[Analysis, int]]
 
 
 class Prices:
@@ -78,7 +78,7 @@ class Prices:
         return self._epsilon(rounds, [], [], delta)
 
     def would_exceed(
-        self, tallies: Sequence[Tally], terms: Scheme, rounds: int, budget: Budget
+        self, tallies: Sequence[Tally], terms: Analysis, rounds: int, budget: Budget
     ) -> bool:
         """Return whether ``rounds`` more of ``terms`` would take a ledger beyond its budget."""
         if budget.epsilon == 0:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.composition.compose import epsilon_after, merged
 from coinflower.accounting.ledger.entries import Budget, Tally
 from coinflower.accounting.ledger.prices import Prices
@@ -111,7 +111,7 @@ class Statements:
     def __init__(self, prices: Prices) -> None:
         self._prices = prices
         self._earlier = Prices()  # what is folded of an earlier state is of no use to the present
-        self._known: dict[tuple[frozenset[tuple[Scheme, int]], float], float] = {}
+        self._known: dict[tuple[frozenset[tuple[Analysis, int]], float], float] = {}
         self._lock = threading.Lock()  # two visitors at once would work out the same
 
     def statement(
@@ -207,7 +207,9 @@ class Statements:
                     points.append(Point(rounds=index, epsilon=epsilon, experiment=experiment))
         return points
 
-    def _after(self, terms: Mapping[str, Scheme], counts: Mapping[str, int], delta: float) -> float:
+    def _after(
+        self, terms: Mapping[str, Analysis], counts: Mapping[str, int], delta: float
+    ) -> float:
         rounds = merged((terms[name], counts[name]) for name in sorted(counts))
         key = frozenset(rounds), delta
         if key not in self._known:

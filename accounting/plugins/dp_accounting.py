@@ -8,25 +8,28 @@ import attr
 from dp_accounting import dp_event
 from dp_accounting.privacy_accountant import NeighboringRelation, PrivacyAccountant
 
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.names import DEFAULT_SCHEME, scheme_class
-from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.composition.compose import delta_after, epsilon_after
+from coinflower.accounting.mechanism import Round
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True, kw_only=True)
 class RandomParticipationDpEvent(dp_event.DpEvent):  # type: ignore[misc]
     """One round of DP-SGD with random participation, seen from one client.
 
-    The client joins with probability ``p``. If it joins it draws each of its elements, of which
+    The client joins with probability ``p``. If it joins it draws each of its records, of which
     there are at most ``d`` besides the one in question, independently with probability ``q`` and
-    contributes the sum of their vectors, each of norm at most 1. The output is the sum of all
-    contributions plus N(0, noise_multiplier²·I); neither the coin nor the sample is revealed.
+    contributes the sum of their vectors, each of norm at most 1, clipped to norm ``cap``. The
+    output is the sum of all contributions plus N(0, noise_multiplier²·I); neither the coin nor
+    the sample is revealed.
 
     Attributes:
         p: Participation probability.
         q: Local sampling rate.
         d: Bound on the data-set size.
         noise_multiplier: Noise standard deviation over the vectors' norm bound; 0 is no privacy.
+        cap: Largest norm of the client's sum over the vectors' norm bound; ∞ for none.
         scheme: Name of the analysis.
     """
 
@@ -34,13 +37,15 @@ class RandomParticipationDpEvent(dp_event.DpEvent):  # type: ignore[misc]
     q: float
     d: int
     noise_multiplier: float
+    cap: float = math.inf
     scheme: str = DEFAULT_SCHEME
 
-    def terms(self) -> Scheme:
-        """Return the event's scheme."""
-        return scheme_class(self.scheme)(
-            p=self.p, q=self.q, d=self.d, noise_multiplier=self.noise_multiplier
+    def cost(self) -> Analysis:
+        """Return the event's round under its analysis."""
+        round_ = Round(
+            p=self.p, q=self.q, d=self.d, noise_multiplier=self.noise_multiplier, cap=self.cap
         )
+        return scheme_class(self.scheme)(round_)
 
 
 class RandomParticipationAccountant(PrivacyAccountant):  # type: ignore[misc]
@@ -51,7 +56,7 @@ class RandomParticipationAccountant(PrivacyAccountant):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__(NeighboringRelation.ADD_OR_REMOVE_ONE)
-        self._rounds: dict[Scheme, int] = {}
+        self._rounds: dict[Analysis, int] = {}
         self._without_noise = False
 
     def _maybe_compose(
@@ -73,13 +78,13 @@ class RandomParticipationAccountant(PrivacyAccountant):  # type: ignore[misc]
             self._without_noise |= do_compose
             return None
         try:
-            terms = event.terms()
+            cost = event.cost()
         except ValueError as error:
             return self._refusal(event, str(error))
-        if not terms.is_chargeable:
-            return self._refusal(event, f"scheme {terms.name!r} does not bound a client's loss")
+        if not cost.is_chargeable:
+            return self._refusal(event, f"scheme {cost.name!r} does not bound a client's loss")
         if do_compose:
-            self._rounds[terms] = self._rounds.get(terms, 0) + count
+            self._rounds[cost] = self._rounds.get(cost, 0) + count
         return None
 
     def _refusal(

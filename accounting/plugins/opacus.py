@@ -12,9 +12,10 @@ from typing import Any
 
 from opacus.accountants import IAccountant
 
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.names import DEFAULT_SCHEME, scheme_class
-from coinflower.accounting.analyses.schemes import Scheme
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.mechanism import Round
 
 
 class RandomParticipationAccountant(IAccountant):  # type: ignore[misc]
@@ -37,13 +38,16 @@ class RandomParticipationAccountant(IAccountant):  # type: ignore[misc]
     Args:
         p: Participation probability.
         d: Bound on the client's data-set size.
+        cap: Largest norm of a client's sum in clip norms, if your optimizer clips it, too.
         scheme: Name of the analysis; only those that bound what a client loses.
 
     Attributes:
         history: Opacus' list of (noise multiplier, sample rate, number of steps).
     """
 
-    def __init__(self, p: float, d: int, scheme: str = DEFAULT_SCHEME) -> None:
+    def __init__(
+        self, p: float, d: int, scheme: str = DEFAULT_SCHEME, cap: float = math.inf
+    ) -> None:
         kind = scheme_class(scheme)
         if not kind.is_chargeable:
             raise ValueError(
@@ -54,10 +58,11 @@ class RandomParticipationAccountant(IAccountant):  # type: ignore[misc]
         self._kind = kind
         self._p = p
         self._d = d
-        self._terms(noise_multiplier=1.0, sample_rate=1.0)  # refuses a wrong p or d at once
+        self._cap = cap
+        self._cost(noise_multiplier=1.0, sample_rate=1.0)  # refuses a wrong p, d or cap at once
 
-    def _terms(self, noise_multiplier: float, sample_rate: float) -> Scheme:
-        return self._kind(p=self._p, q=sample_rate, d=self._d, noise_multiplier=noise_multiplier)
+    def _cost(self, noise_multiplier: float, sample_rate: float) -> Analysis:
+        return self._kind(Round(self._p, sample_rate, self._d, noise_multiplier, self._cap))
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Count one round."""
@@ -71,7 +76,7 @@ class RandomParticipationAccountant(IAccountant):  # type: ignore[misc]
         if any(noise == 0 for noise, _, _ in self.history):
             return math.inf
         return epsilon_after(
-            [(self._terms(noise, rate), steps) for noise, rate, steps in self.history], delta
+            [(self._cost(noise, rate), steps) for noise, rate, steps in self.history], delta
         )
 
     def __len__(self) -> int:
@@ -97,4 +102,5 @@ class RandomParticipationAccountant(IAccountant):  # type: ignore[misc]
         super().load_state_dict(state_dict)
 
     def _own_terms(self) -> dict[str, object]:
-        return {"p": self._p, "d": self._d, "scheme": self._kind.name}
+        terms: dict[str, object] = {"p": self._p, "d": self._d, "scheme": self._kind.name}
+        return {**terms, **({"cap": self._cap} if math.isfinite(self._cap) else {})}

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coinflower.accounting.analyses.schemes import Certified
 from coinflower.experiments.audit.bounds import Array, Coins, Counts, Tries, event_epsilon
 from coinflower.experiments.audit.settings import (
     Setting,
@@ -64,7 +63,7 @@ def judge(
         error: Probability that a claim that is true is refuted.
     """
     for delta in setting.deltas:
-        hides_coin = setting.mode.scheme is Certified and setting.p < 1
+        hides_coin = claimed_scheme(setting).hides_coin and setting.p < 1
         yield _verdict(
             setting,
             setting.name,

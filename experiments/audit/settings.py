@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.paper import AsPlotted
-from coinflower.accounting.analyses.schemes import Scheme
+from coinflower.accounting.mechanism import Round
 from coinflower.experiments.audit.colluders import OFFSET, declared_by_all
 from coinflower.experiments.audit.federation import Classes, Images, learning_rate
 from coinflower.experiments.audit.model import COPIES, PLANE, WIDE
@@ -132,17 +133,17 @@ class Setting:
         return scaled.reshape(len(vectors), self.copies, 2)
 
 
-def claimed_scheme(setting: Setting) -> Scheme:
+def claimed_scheme(setting: Setting) -> Analysis:
     """Return what a ledger charges such a client for a round."""
     scheme = setting.terms(1).round_cost(setting.size)
     assert scheme is not None
     return scheme
 
 
-def paper_scheme(setting: Setting) -> Scheme:
+def paper_scheme(setting: Setting) -> Analysis:
     """Return what the source paper's figures say of such a round."""
     return AsPlotted(
-        p=setting.p, q=setting.q, d=setting.d, noise_multiplier=setting.noise_multiplier
+        Round(p=setting.p, q=setting.q, d=setting.d, noise_multiplier=setting.noise_multiplier)
     )
 
 

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from coinflower.accounting.analyses.schemes import OnlyLocalSampling
+from coinflower.accounting.analyses.baselines import OnlyLocalSampling
+from coinflower.accounting.mechanism import Round
 
 
 def check_in_curve(
@@ -23,7 +24,7 @@ def check_in_curve(
     the protocol is (ε, δ + m·(e^ε + 1)·δ₁)-DP with, for E = e^{8ε₀} and m slots,
     ε = p²·E·(E − 1)²/(2m) + p·(E − 1)·sqrt(2·E·ln(1/δ)/m).
     """
-    local = OnlyLocalSampling(p=1.0, q=q, d=0, noise_multiplier=noise_multiplier)
+    local = OnlyLocalSampling(Round(p=1.0, q=q, d=0, noise_multiplier=noise_multiplier))
     pairs = []
     for local_epsilon in np.geomspace(1e-3, 0.5, 400).tolist():
         slack = _least_slack(local_epsilon, local.delta(local_epsilon))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.analyses.paper import AsPlotted
-from coinflower.accounting.analyses.schemes import Certified
 from coinflower.accounting.plots import new_axes, save
 from coinflower.experiments.paper.figures import FIGURES, Figure, load_points, sigma_table
 

@@ -14,19 +14,20 @@ from typing import Any
 
 import numpy as np
 
+from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.baselines import (
+    CentralShuffling,
+    OnlyLocalSampling,
+    WeakClientSampling,
+)
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.analyses.names import SCHEMES
 from coinflower.accounting.analyses.paper import AsPlotted
 from coinflower.accounting.analyses.realised import realised_delta, realised_epsilon
-from coinflower.accounting.analyses.schemes import (
-    CentralShuffling,
-    Certified,
-    OnlyLocalSampling,
-    Scheme,
-    WeakClientSampling,
-)
 from coinflower.accounting.composition.calibration import least_sigma
 from coinflower.accounting.composition.tightness import realised_sigma_after
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.mechanism import Round
 from coinflower.experiments.paper.check_ins import check_in_curve
 
 Series = list[tuple[float, float]]
@@ -45,8 +46,8 @@ _NEEDED_POINTS = {
     "fig:delta_vs_sigma": ("epsilon", "curves"),
     "fig:p_q_trade_off": ("pq", "sigma", "delta", "curves"),
 }
-_BASELINES: tuple[type[Scheme], ...] = (OnlyLocalSampling, WeakClientSampling, CentralShuffling)
-_COMPARED: tuple[type[Scheme], ...] = (Certified, AsPlotted)
+_BASELINES: tuple[type[Analysis], ...] = (OnlyLocalSampling, WeakClientSampling, CentralShuffling)
+_COMPARED: tuple[type[Analysis], ...] = (Certified, AsPlotted)
 # What the paper prints (section 6), for the scenarios' (ε, δ) = (0.015, 1e-6).
 _PRINTED_SIGMAS = {
     "many-small": {"paper": 1.065, "wcs": 7.65, "ols": 22.4},
@@ -83,8 +84,8 @@ def load_points(path: Path | None) -> dict[str, Any]:
     return points
 
 
-def _terms(kind: type[Scheme], p: float, q: float, d: int, sigma: float) -> Scheme:
-    return kind(p=p, q=q, d=d, noise_multiplier=sigma)
+def _terms(kind: type[Analysis], p: float, q: float, d: int, sigma: float) -> Analysis:
+    return kind(Round(p=p, q=q, d=d, noise_multiplier=sigma))
 
 
 def _positive(series: Series) -> Series:
@@ -116,7 +117,9 @@ def epsilon_delta(_: dict[str, Any]) -> Figure:
 
 def _realised_deltas(d: int, sigma: float, epsilons: list[float]) -> Series:
     certified = _terms(Certified, 0.1, 0.1, d, sigma)
-    return _positive([(epsilon, realised_delta(certified, epsilon)[0]) for epsilon in epsilons])
+    return _positive(
+        [(epsilon, realised_delta(certified.round, epsilon)[0]) for epsilon in epsilons]
+    )
 
 
 def epsilon_sigma(paper: dict[str, Any]) -> Figure:
@@ -153,7 +156,7 @@ def epsilon_sigma(paper: dict[str, Any]) -> Figure:
 
 def _realised_epsilon(p: float, q: float, d: int, sigma: float, delta: float) -> float:
     certified = _terms(Certified, p, q, d, sigma)
-    return realised_epsilon(certified, delta, start=certified.epsilon(delta))[0]
+    return realised_epsilon(certified.round, delta, start=certified.epsilon(delta))[0]
 
 
 def delta_sigma(paper: dict[str, Any]) -> Figure:
@@ -183,10 +186,7 @@ def delta_sigma(paper: dict[str, Any]) -> Figure:
                 [(s, _terms(kind, 0.1, 0.1, d, s).delta(epsilon)) for s in sigmas]
             )
         figure.curves[f"realised d={d}"] = _positive(
-            [
-                (s, realised_delta(_terms(Certified, 0.1, 0.1, d, s), epsilon)[0])
-                for s in sigmas[::5]
-            ]
+            [(s, realised_delta(Round(0.1, 0.1, d, s), epsilon)[0]) for s in sigmas[::5]]
         )
     return figure
 
@@ -258,7 +258,7 @@ def sigma_table() -> list[dict[str, object]]:
             for name, kind in SCHEMES.items()
         }
         certified = _terms(Certified, p, q, d, sigmas["certified"])
-        sigmas["realised"] = realised_sigma_after(certified, 1, 0.015, 1e-6)
+        sigmas["realised"] = realised_sigma_after(certified.round, 1, 0.015, 1e-6)
         rows.extend(
             {
                 "scenario": scenario,

@@ -8,10 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from coinflower.accounting import validation
-from coinflower.accounting.analyses.schemes import CentralShuffling, Scheme
+from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.baselines import CentralShuffling
 from coinflower.accounting.composition.calibration import CalibrationError, least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.simulator import CENTRAL, Noise
 from coinflower.learning import Dataset, load_data, partition
@@ -174,14 +176,14 @@ def _shares(
     return list(order.reshape(count, setting.d))
 
 
-def analysis_of(noise: Noise) -> type[Scheme] | None:
+def analysis_of(noise: Noise) -> type[Analysis] | None:
     """Return the analysis that bounds what an iteration costs; None where nothing is protected."""
     return CentralShuffling if noise == CENTRAL else noise.scheme
 
 
 def calibrated_sigma(
     federation: Federation,
-    scheme: type[Scheme],
+    scheme: type[Analysis],
     *,
     epsilon: float | None,
     delta: float,
@@ -230,8 +232,8 @@ def upper_epsilon(
         return None
     if iterations == 0:
         return 0.0
-    terms = scheme(p=federation.p, q=federation.q, d=federation.largest, noise_multiplier=sigma)
-    return epsilon_after([(terms, iterations)], delta)
+    round_ = Round(p=federation.p, q=federation.q, d=federation.largest, noise_multiplier=sigma)
+    return epsilon_after([(scheme(round_), iterations)], delta)
 
 
 def load_training_data(

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from coinflower.accounting.analyses.schemes import Certified
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.plots import new_axes, save
 from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.request import NO_SCHEME
@@ -82,7 +83,7 @@ def spent(outcome: Outcome, iteration: int, delta: float) -> float | None:
     """Return the certified ε that a trusted server's training has cost by an iteration."""
     if outcome.sigma == 0:
         return None
-    terms = Certified(p=outcome.p, q=outcome.q, d=outcome.d, noise_multiplier=outcome.sigma)
+    terms = Certified(Round(p=outcome.p, q=outcome.q, d=outcome.d, noise_multiplier=outcome.sigma))
     return epsilon_after([(terms, iteration)], delta)
 
 

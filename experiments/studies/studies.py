@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coinflower.accounting import validation
+from coinflower.accounting.analyses.baselines import CentralShuffling
 from coinflower.accounting.analyses.names import SCHEMES
-from coinflower.accounting.analyses.schemes import CentralShuffling
 from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.request import NO_SCHEME, Request, require_one_of
 from coinflower.experiments.simulator.scenarios import SETTINGS

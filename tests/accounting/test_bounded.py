@@ -11,16 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coinflower.accounting import patience
-from coinflower.accounting.analyses.schemes import (
-    Certified,
-    OnlyLocalSampling,
-    Scheme,
-    WeakClientSampling,
-)
+from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClientSampling
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition import calibration
 from coinflower.accounting.composition import compose as composition
 from coinflower.accounting.composition.calibration import CalibrationError, least_sigma
 from coinflower.accounting.composition.compose import delta_after, epsilon_after
+from coinflower.accounting.mechanism import Round
 
 KINDS = [Certified, WeakClientSampling, OnlyLocalSampling]
 # A search that ends needs some dozens of evaluations of a curve; one that does not, any number.
@@ -40,25 +38,25 @@ deltas = st.one_of(
 
 
 @st.composite
-def schemes(draw: st.DrawFn) -> Scheme:
+def schemes(draw: st.DrawFn) -> Analysis:
     kind = draw(st.sampled_from(KINDS))
     p, q = draw(probabilities), draw(probabilities)
     if p * q == 0:
         p = 1.0
-    return kind(p=p, q=q, d=draw(sizes), noise_multiplier=draw(noises))
+    return kind(Round(p=p, q=q, d=draw(sizes), noise_multiplier=draw(noises)))
 
 
 @pytest.fixture(autouse=True)
 def _counted(monkeypatch):
     """Fail, instead of hanging, where a search does not end."""
-    plain = Scheme.delta
+    plain = Analysis.delta
 
     def delta(self, *args, **options):
         evaluations.append(None)
         assert len(evaluations) < MOST_EVALUATIONS, "a search does not end"
         return plain(self, *args, **options)
 
-    monkeypatch.setattr(Scheme, "delta", delta)
+    monkeypatch.setattr(Analysis, "delta", delta)
     restart()
 
 
@@ -94,7 +92,7 @@ def test_a_delta_within_a_few_roundings_of_that_at_zero_ends(scheme, ulps):
 
 
 def test_one_ulp_below_the_delta_at_zero_costs_next_to_nothing():
-    scheme = OnlyLocalSampling(p=1.0, q=0.1, d=1, noise_multiplier=1.0)
+    scheme = OnlyLocalSampling(Round(p=1.0, q=0.1, d=1, noise_multiplier=1.0))
     delta = math.nextafter(scheme.delta(0.0), 0.0)
     epsilon = scheme.epsilon(delta)
     assert 0 <= epsilon < 1e-12
@@ -117,7 +115,7 @@ def test_epsilon_of_many_rounds_ends_and_is_at_least_that_of_one(scheme, rounds,
 
 
 def test_losses_too_large_for_an_exponential_are_not_lost():
-    scheme = Certified(p=0.5, q=0.5, d=0, noise_multiplier=1e-6)
+    scheme = Certified(Round(p=0.5, q=0.5, d=0, noise_multiplier=1e-6))
     assert epsilon_after([(scheme, 2)], 0.125) >= scheme.epsilon(0.125) > 1e11
 
 
@@ -148,7 +146,7 @@ class Undefined(Stubborn):
 
 @pytest.mark.parametrize("kind", [Stubborn, Undefined])
 def test_a_curve_that_never_falls_costs_infinitely_much(kind):
-    scheme = kind(p=1.0, q=0.5, d=1, noise_multiplier=1.0)
+    scheme = kind(Round(p=1.0, q=0.5, d=1, noise_multiplier=1.0))
     assert scheme.epsilon(1e-5) == math.inf
     assert composition._reach(scheme, 1e-9) > 1
     composition._reach.cache_clear()
@@ -183,7 +181,7 @@ def test_a_plateau_is_not_walked_down_for_ever():
 
 
 def test_what_takes_longer_than_allowed_is_given_up():
-    scheme = Certified(p=0.123, q=0.5, d=10**6, noise_multiplier=9e3)
+    scheme = Certified(Round(p=0.123, q=0.5, d=10**6, noise_multiplier=9e3))
     with pytest.raises(patience.OutOfPatienceError), patience.at_most(1e-9):
         epsilon_after([(scheme, 10)], 1e-5)
 

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coinflower.accounting.analyses.schemes import WeakClientSampling
+from coinflower.accounting.analyses.baselines import WeakClientSampling
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.stops import read_stops
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.client.data import LocalData
 from coinflower.client.page.ledger_snapshot import Reader
@@ -131,8 +132,8 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def office(browser: Any, folder: Path) -> Iterator[Office]:
-    pilot = WeakClientSampling(p=0.5, q=0.05, d=1200, noise_multiplier=1.4)
-    study = WeakClientSampling(p=0.3, q=0.05, d=1200, noise_multiplier=1.3)
+    pilot = WeakClientSampling(Round(p=0.5, q=0.05, d=1200, noise_multiplier=1.4))
+    study = WeakClientSampling(Round(p=0.3, q=0.05, d=1200, noise_multiplier=1.3))
     path = folder / "ward7.db"
     policy = make_policy(
         data_set="Ward 7, radiology",

@@ -9,10 +9,12 @@ import pytest
 from scipy.stats import norm
 from typer.testing import CliRunner
 
-from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling, WeakClientSampling
+from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClientSampling
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.compose import delta_after
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 from coinflower.cli.main import app
 from coinflower.learning import SeededRandom
@@ -21,7 +23,7 @@ from coinflower.protocol.terms import Terms
 from coinflower.report.guarantee import detection_rate, group_loss, guessing_chance
 from tests.support import builders
 
-COST = Certified(p=0.5, q=0.1, d=40, noise_multiplier=1.5)
+COST = Certified(Round(p=0.5, q=0.1, d=40, noise_multiplier=1.5))
 BUDGET = Budget(epsilon=4.0, delta=1e-3)
 
 
@@ -75,7 +77,9 @@ def write_policy(folder):
 
 def test_spent_committed_and_left_are_the_ledgers(ledger, tmp_path):
     charge(ledger, "heart#ab", COST, 3, committed=6)
-    charge(ledger, "lung#cd", WeakClientSampling(p=0.5, q=0.1, d=40, noise_multiplier=2.0), 2)
+    charge(
+        ledger, "lung#cd", WeakClientSampling(Round(p=0.5, q=0.1, d=40, noise_multiplier=2.0)), 2
+    )
     found = json.loads(call(ledger.path, "--policy", write_policy(tmp_path), "--json").stdout)
     assert found["epsilon"] == ledger.spent(1e-3)
     assert found["committed_epsilon"] == ledger.committed(1e-3)
@@ -163,7 +167,7 @@ def test_seeded_coins_void_what_follows(tmp_path):
 
 def test_a_loose_budget_is_called_hardly_any_protection(ledger):
     ledger.commit(
-        "leak", OnlyLocalSampling(p=1.0, q=1.0, d=40, noise_multiplier=0.2), 1,
+        "leak", OnlyLocalSampling(Round(p=1.0, q=1.0, d=40, noise_multiplier=0.2)), 1,
         Budget(epsilon=1e3, delta=1e-3),
     )  # fmt: skip
     ledger.charge("leak", 1)
@@ -177,7 +181,7 @@ def test_another_delta_than_the_budgets_is_refused(ledger, tmp_path):
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 3.0])
 def test_the_guessing_chance_is_exact_for_a_known_mechanism(sigma):
-    cost = OnlyLocalSampling(p=1.0, q=1.0, d=1, noise_multiplier=sigma)
+    cost = OnlyLocalSampling(Round(p=1.0, q=1.0, d=1, noise_multiplier=sigma))
     delta = 1e-5
     bound = guessing_chance([(cost, 1)], cost.epsilon(delta), delta)
     # The best guess between N(0, σ²) and N(1, σ²) cuts half-way.
@@ -187,7 +191,7 @@ def test_the_guessing_chance_is_exact_for_a_known_mechanism(sigma):
 @pytest.mark.parametrize("alpha", [0.001, 0.01, 0.3])
 def test_the_detection_rate_bounds_the_best_test_and_is_not_void(alpha):
     sigma, delta = 1.0, 1e-5
-    cost = OnlyLocalSampling(p=1.0, q=1.0, d=1, noise_multiplier=sigma)
+    cost = OnlyLocalSampling(Round(p=1.0, q=1.0, d=1, noise_multiplier=sigma))
     bound = detection_rate(alpha, cost.epsilon(delta), delta)
     best = norm.sf(norm.isf(alpha) - 1 / sigma)
     assert best <= bound <= 1
@@ -197,8 +201,8 @@ def test_the_detection_rate_bounds_the_best_test_and_is_not_void(alpha):
 @pytest.mark.parametrize("samples", [2, 5])
 def test_the_group_loss_bounds_several_samples_together(samples):
     sigma, delta = 4.0, 1e-6
-    one = OnlyLocalSampling(p=1.0, q=1.0, d=1, noise_multiplier=sigma)
-    together = OnlyLocalSampling(p=1.0, q=1.0, d=1, noise_multiplier=sigma / samples)
+    one = OnlyLocalSampling(Round(p=1.0, q=1.0, d=1, noise_multiplier=sigma))
+    together = OnlyLocalSampling(Round(p=1.0, q=1.0, d=1, noise_multiplier=sigma / samples))
     epsilon, group_delta = group_loss(samples, one.epsilon(delta), delta)
     assert epsilon == pytest.approx(samples * one.epsilon(delta))
     assert delta_after([(together, 1)], epsilon) <= group_delta < 1

@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coinflower.accounting.analyses.schemes import Certified
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.cli.main import app
 
 PROGRAM = Path(sys.executable).parent / "coinflower"
-TERMS = Certified(p=0.5, q=0.1, d=20, noise_multiplier=1.5)
+TERMS = Certified(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
 
 
 @pytest.fixture

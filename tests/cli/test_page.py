@@ -11,17 +11,18 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from coinflower.accounting.analyses.schemes import WeakClientSampling
+from coinflower.accounting.analyses.baselines import WeakClientSampling
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.mechanism import Round
 from coinflower.cli import machines as cli_machines
 from coinflower.cli.main import app
 from tests.support.builders import policy_text
 
 PROGRAM = Path(sys.executable).parent / "coinflower"
-TERMS = WeakClientSampling(p=0.5, q=0.1, d=20, noise_multiplier=1.5)
+TERMS = WeakClientSampling(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
 POLICY = policy_text(modes=["quiet"], budget={"epsilon": 30.0, "delta": 1e-3})
 
 

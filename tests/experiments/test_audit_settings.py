@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coinflower.accounting.analyses.realised import Realised
-from coinflower.accounting.analyses.schemes import Direction
+from coinflower.accounting.mechanism import Direction, Round
 from coinflower.experiments.audit.audit import standard_plan
 from coinflower.experiments.audit.model import RAW_NORM
 from coinflower.experiments.audit.settings import (
@@ -68,9 +68,8 @@ def test_likelihood_ratio_integrates_to_the_exact_loss_of_the_pair(geometry, p):
         for weight, mean in parts
     )
     excess = np.exp(log_likelihood_ratio(case, points)) - math.exp(epsilon)
-    exact = Realised(p=p, q=case.q, d=case.d, noise_multiplier=sigma, angle=case.angle).delta(
-        epsilon, Direction.REMOVE
-    )
+    pair = Realised(Round(p, case.q, case.d, sigma), angle=case.angle)
+    exact = pair.delta(epsilon, Direction.REMOVE)
     assert np.sum(without * np.maximum(excess, 0)) * step**2 == pytest.approx(exact, rel=2e-3)
 
 

@@ -10,7 +10,9 @@ import matplotlib as mpl
 import pytest
 from typer.testing import CliRunner
 
-from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling
+from coinflower.accounting.analyses.baselines import OnlyLocalSampling
+from coinflower.accounting.analyses.certified import Certified
+from coinflower.accounting.mechanism import Round
 from coinflower.cli.main import app
 from coinflower.experiments.paper import drawing as paper_drawing
 from coinflower.experiments.paper import figures as paper_figures
@@ -73,7 +75,7 @@ def test_the_csv_holds_our_curves_in_order(drawn):
     assert {curve for curve, _ in value} == {"ols", "wcs", "cs"} | {
         f"{scheme} d={d}" for scheme in ("certified", "paper", "realised") for d in (1, 10, 30, 100)
     }
-    terms = Certified(p=0.1, q=0.1, d=10, noise_multiplier=0.5)
+    terms = Certified(Round(p=0.1, q=0.1, d=10, noise_multiplier=0.5))
     assert value["certified d=10", 0.5] == terms.delta(1.0)
     for (curve, sigma), lower in value.items():
         if curve.startswith("realised"):
@@ -145,5 +147,5 @@ def test_check_ins_trade_epsilon_against_delta_above_what_sampling_alone_gives()
     assert curve == sorted(curve)
     deltas = [delta for _, delta in curve]
     assert deltas == sorted(deltas, reverse=True)
-    local = OnlyLocalSampling(p=0.1, q=0.1, d=0, noise_multiplier=3.0)
+    local = OnlyLocalSampling(Round(p=0.1, q=0.1, d=0, noise_multiplier=3.0))
     assert all(delta > local.delta(epsilon) for epsilon, delta in curve)

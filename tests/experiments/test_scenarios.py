@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
-from coinflower.accounting.analyses.paper import AsPlotted
-from coinflower.accounting.analyses.schemes import (
+from coinflower.accounting.analyses.baselines import (
     CentralShuffling,
-    Certified,
     OnlyLocalSampling,
     WeakClientSampling,
 )
+from coinflower.accounting.analyses.certified import Certified
+from coinflower.accounting.analyses.paper import AsPlotted
 from coinflower.accounting.composition.calibration import CalibrationError
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.mechanism import Round
 from coinflower.experiments.simulator.scenarios import (
     SETTINGS,
     Federation,
@@ -130,7 +131,7 @@ def test_unequal_clients_are_all_within_the_budget():
     unequal = federation([5, 30, 200])
     sigma = calibrated_sigma(unequal, Certified, epsilon=1.0, delta=1e-5, iterations=100)
     costs = [
-        epsilon_after([(Certified(p=0.01, q=0.1, d=d, noise_multiplier=sigma), 100)], 1e-5)
+        epsilon_after([(Certified(Round(p=0.01, q=0.1, d=d, noise_multiplier=sigma)), 100)], 1e-5)
         for d in (5, 30, 200)
     ]
     assert max(costs) <= 1.0

@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from coinflower.accounting.analyses.schemes import Certified
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.mechanism import Round
 from coinflower.experiments.simulator.request import Request
 from coinflower.experiments.simulator.simulated_run import run_request
 from coinflower.experiments.simulator.simulation import STATE, read_state
@@ -62,7 +63,7 @@ def go_on(folder, note=lambda _: None, **changes):
 
 def cost(results, iterations):
     terms = Certified(
-        p=results["p"], q=results["q"], d=results["d"], noise_multiplier=results["sigma"]
+        Round(p=results["p"], q=results["q"], d=results["d"], noise_multiplier=results["sigma"])
     )
     return epsilon_after([(terms, iterations)], results["delta"])
 

@@ -10,15 +10,16 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coinflower.accounting.analyses.schemes import Certified
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.mechanism import Round
 from coinflower.client.node.identity import load_private_key
 from coinflower.deploy.keys.key_files import load_public_key
 from coinflower.server.checkpoint import Checkpoint, CheckpointFolder
 
-ROUND = Certified(p=0.5, q=0.1, d=20, noise_multiplier=1.5)
+ROUND = Certified(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
 HASH = "4" * 64
 
 

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling, WeakClientSampling
+from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClientSampling
+from coinflower.accounting.analyses.certified import Certified
+from coinflower.accounting.mechanism import Round
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.terms import Terms
 from tests.support.builders import terms_fields
@@ -120,7 +122,7 @@ def test_the_scheme_that_charges_belongs_to_the_mode() -> None:
     size = 70
     for mode in (Mode.TRUSTED, Mode.UNTRUSTED):
         assert make(mode=mode).round_cost(size) == Certified(
-            p=0.5, q=0.1, d=size, noise_multiplier=1.5
+            Round(p=0.5, q=0.1, d=size, noise_multiplier=1.5)
         )
     assert isinstance(make(mode=Mode.QUIET).round_cost(size), WeakClientSampling)
     assert isinstance(make(mode=Mode.LOCAL_ONLY, p=1.0).round_cost(size), OnlyLocalSampling)

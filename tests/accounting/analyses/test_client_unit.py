@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from coinflower.accounting.analyses.baselines import CentralShuffling
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.analyses.client_unit import WholeClient, client_delta
-from coinflower.accounting.analyses.schemes import CentralShuffling, Certified, Direction
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.mechanism import Direction, Round
 
 probability = st.floats(1e-3, 1.0)
 caps = st.one_of(st.floats(1.0, 20.0), st.just(math.inf))
@@ -52,7 +54,7 @@ def test_one_round_is_the_mixture(p, q, size, sigma, cap, direction):
 @pytest.mark.parametrize(("cap", "epsilon"), [(1.0, 0.12662), (2.0, 0.28544)])
 def test_many_rounds_agree_with_dp_accounting(cap, epsilon):
     # from_mixture_gaussian_mechanism at a step of 2^-15, 10 000 rounds, δ = 1e-5.
-    terms = WholeClient(p=0.001, q=0.1, d=30, noise_multiplier=2.4903, cap=cap)
+    terms = WholeClient(Round(p=0.001, q=0.1, d=30, noise_multiplier=2.4903, cap=cap))
     assert epsilon_after([(terms, 10_000)], 1e-5) == pytest.approx(epsilon, rel=2e-3)
 
 
@@ -60,7 +62,7 @@ def test_a_few_rounds_agree_with_dp_accounting_in_the_same_run():
     known = privacy_loss_distribution.from_mixture_gaussian_mechanism(
         2.0, *mixture(0.1, 0.2, 8, 3.0), value_discretization_interval=1e-3
     ).self_compose(50)
-    terms = WholeClient(p=0.1, q=0.2, d=8, noise_multiplier=2.0, cap=3.0)
+    terms = WholeClient(Round(p=0.1, q=0.2, d=8, noise_multiplier=2.0, cap=3.0))
     expected = known.get_epsilon_for_delta(1e-5)
     assert epsilon_after([(terms, 50)], 1e-5) == pytest.approx(expected, rel=3e-3)
 
@@ -79,7 +81,7 @@ def test_it_grows_with_the_cap_and_the_size_and_stays_below_full_length(
     assert (loss() <= loss(size=size + 3) * slack + tiny).all()
     if math.isfinite(cap):
         # At most sensitivity cap at rate p.
-        most = CentralShuffling(p=p, q=1.0, d=0, noise_multiplier=sigma / cap)
+        most = CentralShuffling(Round(p=p, q=1.0, d=0, noise_multiplier=sigma / cap))
         bound = most.delta(np.array([0.0, 0.05, 0.5, 2.0]), direction)
         assert (loss() <= bound * slack + tiny).all()
 
@@ -87,18 +89,18 @@ def test_it_grows_with_the_cap_and_the_size_and_stays_below_full_length(
 @given(probability, probability, st.floats(0.3, 20), st.floats(0, 2), directions)
 @settings(max_examples=40, deadline=None)
 def test_a_client_of_one_element_loses_what_the_element_does(p, q, sigma, epsilon, direction):
-    alone = WholeClient(p=p, q=q, d=1, noise_multiplier=sigma).delta(epsilon, direction)
-    element = Certified(p=p, q=q, d=0, noise_multiplier=sigma).delta(epsilon, direction)
+    alone = WholeClient(Round(p=p, q=q, d=1, noise_multiplier=sigma)).delta(epsilon, direction)
+    element = Certified(Round(p=p, q=q, d=0, noise_multiplier=sigma)).delta(epsilon, direction)
     assert alone == pytest.approx(element, rel=1e-8, abs=1e-15)
 
 
 def test_a_client_without_elements_loses_nothing():
-    assert WholeClient(p=0.5, q=0.5, d=0, noise_multiplier=1.0).delta(0.0) == 0.0
+    assert WholeClient(Round(p=0.5, q=0.5, d=0, noise_multiplier=1.0)).delta(0.0) == 0.0
 
 
 @pytest.mark.parametrize(("q", "cap"), [(0.5, 3.0), (1e-5, math.inf), (0.01, math.inf)])
 def test_huge_clients_need_few_components(q, cap):
-    terms = WholeClient(p=0.01, q=q, d=10**6, noise_multiplier=2.0, cap=cap)
+    terms = WholeClient(Round(p=0.01, q=q, d=10**6, noise_multiplier=2.0, cap=cap))
     values = terms.delta(np.linspace(0, 5, 50))
     assert np.isfinite(values).all()
     assert (np.diff(values) <= 1e-12).all()
@@ -108,4 +110,4 @@ def test_huge_clients_need_few_components(q, cap):
 
 def test_a_cap_below_one_clip_norm_is_refused():
     with pytest.raises(ValueError, match=r"cap = 0\.5 must be at least 1"):
-        WholeClient(p=0.5, q=0.5, d=3, noise_multiplier=1.0, cap=0.5)
+        WholeClient(Round(p=0.5, q=0.5, d=3, noise_multiplier=1.0, cap=0.5))

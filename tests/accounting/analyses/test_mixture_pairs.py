@@ -12,7 +12,7 @@ from coinflower.accounting.analyses.mixture_pairs import aligned_pair, planar_ce
 from coinflower.accounting.analyses.one_crossing import one_crossing_delta
 from coinflower.accounting.analyses.paper import AsPrinted
 from coinflower.accounting.analyses.realised import Realised
-from coinflower.accounting.analyses.schemes import Direction
+from coinflower.accounting.mechanism import Direction, Round
 
 caps = st.one_of(st.floats(1.0, 8.0), st.just(math.inf))
 
@@ -63,7 +63,7 @@ def test_the_bound_is_attained_by_sums_of_limited_length(cap, direction):
 def test_without_a_cap_the_aligned_pair_is_the_theorem_as_printed(direction):
     setting = {"p": 0.001, "q": 0.1, "d": 30}
     pair = aligned_pair(**setting, sigma=2.37, cap=math.inf, direction=direction)
-    printed = AsPrinted(**setting, noise_multiplier=2.37).delta(0.015, direction)
+    printed = AsPrinted(Round(**setting, noise_multiplier=2.37)).delta(0.015, direction)
     assert printed * (1 - 1e-5) <= pair.delta(0.015, direction) <= printed * (1 + 1e-9)
 
 
@@ -103,5 +103,5 @@ def test_cells_in_the_plane_lose_what_the_planar_integral_does(angle, direction)
     if direction is Direction.ADD:
         base, gain = base + gain, -gain
     lost = np.maximum(gain - math.expm1(0.05) * base, 0).sum()
-    exact = Realised(**setting, noise_multiplier=1.2, angle=angle).delta(0.05, direction)
+    exact = Realised(Round(**setting, noise_multiplier=1.2), angle=angle).delta(0.05, direction)
     assert exact * (1 - 5e-3) <= lost <= exact * (1 + 1e-6) + 1e-14

@@ -9,14 +9,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from coinflower.accounting.analyses.one_crossing import one_crossing_delta
-from coinflower.accounting.analyses.schemes import (
+from coinflower.accounting.analyses.baselines import (
     CentralShuffling,
-    Certified,
-    Direction,
     OnlyLocalSampling,
     WeakClientSampling,
 )
+from coinflower.accounting.analyses.certified import CertifiedBySample
+from coinflower.accounting.analyses.one_crossing import one_crossing_delta
+from coinflower.accounting.mechanism import Direction, Round
 
 probability = st.floats(1e-4, 1.0)
 sizes = st.integers(0, 200)
@@ -43,7 +43,7 @@ def worse(epsilon, p, q, d, sigma, cap=math.inf):
 
 
 def older(kind, epsilon, p, q, d, sigma, direction):
-    return kind(p=p, q=q, d=d, noise_multiplier=sigma).delta(epsilon, direction)
+    return kind(Round(p=p, q=q, d=d, noise_multiplier=sigma)).delta(epsilon, direction)
 
 
 class Oracle:
@@ -202,7 +202,7 @@ def test_it_grows_with_p_and_d_and_the_cap_and_falls_with_noise(p, q, d, s, e, c
 def test_it_lies_between_the_ideal_and_the_older_bound(p, q, d, s, e, cap, direction):
     value = delta(e, p, q, d, s, cap, direction)
     assert value >= older(CentralShuffling, e, p, q, d, s, direction) * (1 - 1e-9)
-    assert value <= older(Certified, e, p, q, d, s, direction) * ROUNDING + TINY
+    assert value <= older(CertifiedBySample, e, p, q, d, s, direction) * ROUNDING + TINY
     assert value <= older(WeakClientSampling, e, p, q, d, s, direction) * ROUNDING + TINY
 
 
@@ -290,7 +290,7 @@ def test_a_split_of_the_sit_out_mass_cannot_do_better():
     assert min(bound(split) for split in tried) > best * (1 - 1e-6)
     equal = bound(np.ones(d + 1))
     assert equal == pytest.approx(
-        older(Certified, epsilon, p, q, d, sigma, Direction.REMOVE), rel=1e-5
+        older(CertifiedBySample, epsilon, p, q, d, sigma, Direction.REMOVE), rel=1e-5
     )
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClientSampling
 from coinflower.accounting.analyses.paper import AsPlotted
-from coinflower.accounting.analyses.schemes import OnlyLocalSampling, WeakClientSampling
+from coinflower.accounting.mechanism import Round
 from coinflower.experiments.paper.figures import load_points
 
 POINTS = load_points(None)
@@ -13,10 +14,10 @@ CANCELLATION = 3e-15
 
 def scheme_of(curve, p, q, sigma):
     if curve == "OLS":
-        return OnlyLocalSampling(p=p, q=q, d=0, noise_multiplier=sigma)
+        return OnlyLocalSampling(Round(p=p, q=q, d=0, noise_multiplier=sigma))
     if curve == "WCS":
-        return WeakClientSampling(p=p, q=q, d=0, noise_multiplier=sigma)
-    return AsPlotted(p=p, q=q, d=int(curve.removeprefix("d=")), noise_multiplier=sigma)
+        return WeakClientSampling(Round(p=p, q=q, d=0, noise_multiplier=sigma))
+    return AsPlotted(Round(p=p, q=q, d=int(curve.removeprefix("d=")), noise_multiplier=sigma))
 
 
 def cases(figure):
@@ -49,5 +50,5 @@ def test_p_q_trade_off(curve, q, epsilon):
     ("p", "q", "d", "sigma"), [(0.001, 0.1, 30, 1.065), (0.1, 0.001, 1000, 0.646)]
 )
 def test_noise_printed_for_the_scenarios(p, q, d, sigma):
-    claim = AsPlotted(p=p, q=q, d=d, noise_multiplier=sigma).epsilon(1e-6)
+    claim = AsPlotted(Round(p=p, q=q, d=d, noise_multiplier=sigma)).epsilon(1e-6)
     assert claim == pytest.approx(0.015, rel=0.01)

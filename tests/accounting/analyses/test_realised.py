@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from coinflower.accounting.analyses.baselines import CentralShuffling
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.analyses.paper import AsPrinted
 from coinflower.accounting.analyses.realised import (
     SMALLEST_ANGLE,
@@ -15,15 +17,18 @@ from coinflower.accounting.analyses.realised import (
     realised_delta,
     realised_epsilon,
 )
-from coinflower.accounting.analyses.schemes import CentralShuffling, Certified, Direction
 from coinflower.accounting.composition.tightness import realised_delta_after, realised_epsilon_after
+from coinflower.accounting.mechanism import Direction, Round
 
 geometries = st.fixed_dictionaries(
     {
-        "p": st.floats(1e-3, 0.99),
-        "q": st.floats(0.01, 0.99),
-        "d": st.integers(0, 40),
-        "noise_multiplier": st.floats(0.4, 8.0),
+        "round": st.builds(
+            Round,
+            p=st.floats(1e-3, 0.99),
+            q=st.floats(0.01, 0.99),
+            d=st.integers(0, 40),
+            noise_multiplier=st.floats(0.4, 8.0),
+        ),
         "length": st.floats(0.05, 1.0),
         "angle": st.floats(SMALLEST_ANGLE, math.pi - SMALLEST_ANGLE),
     }
@@ -34,8 +39,7 @@ geometries = st.fixed_dictionaries(
 @settings(max_examples=150, deadline=None)
 def test_no_geometry_exceeds_the_certified_bound(geometry, epsilon, direction):
     pair = Realised(**geometry)
-    certified = Certified(p=pair.p, q=pair.q, d=pair.d, noise_multiplier=pair.noise_multiplier)
-    bound = certified.delta(epsilon, direction)
+    bound = Certified(pair.round).delta(epsilon, direction)
     assert pair.delta(epsilon, direction) <= bound * (1 + 1e-8) + 1e-18
 
 
@@ -69,7 +73,9 @@ def test_random_gradients_never_exceed_the_certified_bound(seed):
     p, q, d, sigma = generator.uniform(0.1, 0.9), generator.uniform(0.1, 0.9), 3, 0.8
     for epsilon in (0.05, 0.3):
         lost = random_geometry_loss(generator, p, q, d, sigma, epsilon)
-        bound = Certified(p=p, q=q, d=d, noise_multiplier=sigma).delta(epsilon, Direction.REMOVE)
+        bound = Certified(Round(p=p, q=q, d=d, noise_multiplier=sigma)).delta(
+            epsilon, Direction.REMOVE
+        )
         assert lost <= bound * (1 + 1e-4)
 
 
@@ -77,7 +83,7 @@ def test_random_gradients_never_exceed_the_certified_bound(seed):
 @pytest.mark.parametrize("angle", [0.2, 0.9, 2.4])
 def test_the_planar_integral_agrees_with_a_grid(angle, direction):
     p, q, d, sigma, epsilon = 0.3, 0.4, 3, 0.9, 0.1
-    pair = Realised(p=p, q=q, d=d, noise_multiplier=sigma, angle=angle, length=0.8)
+    pair = Realised(Round(p, q, d, sigma), angle=angle, length=0.8)
     axis = np.arange(-9, 12, 0.02)
     x, y = np.meshgrid(axis, axis)
 
@@ -107,7 +113,7 @@ def test_the_collinear_pair_agrees_with_a_grid():
     )
     out = (1 - p) * stats.norm.pdf(z, 0, sigma)
     gap = np.maximum(out + p * both - math.exp(epsilon) * (out + p * alone), 0).sum() * 0.001
-    scheme = AsPrinted(p=p, q=q, d=d, noise_multiplier=sigma)
+    scheme = AsPrinted(Round(p=p, q=q, d=d, noise_multiplier=sigma))
     assert scheme.delta(epsilon, Direction.REMOVE) == pytest.approx(gap, rel=1e-5)
 
 
@@ -121,25 +127,25 @@ def test_the_collinear_pair_agrees_with_a_grid():
     ],
 )
 def test_counter_examples_to_the_papers_claims(p, q, d, s, e, least):
-    certified = Certified(p=p, q=q, d=d, noise_multiplier=s)
-    found, _ = realised_delta(certified, e)
+    certified = Certified(Round(p=p, q=q, d=d, noise_multiplier=s))
+    found, _ = realised_delta(certified.round, e)
     assert least <= found <= certified.delta(e)
 
 
 @given(st.floats(0.01, 0.9), st.floats(0.05, 0.9), st.integers(0, 30), st.floats(0.5, 5))
 @settings(max_examples=12, deadline=None)
 def test_the_ideal_is_at_most_realised_is_at_most_certified(p, q, d, s):
-    certified = Certified(p=p, q=q, d=d, noise_multiplier=s)
-    ideal = CentralShuffling(p=p, q=q, d=d, noise_multiplier=s)
+    certified = Certified(Round(p=p, q=q, d=d, noise_multiplier=s))
+    ideal = CentralShuffling(Round(p=p, q=q, d=d, noise_multiplier=s))
     for e in (0.0, 0.1, 0.5):
-        found, _ = realised_delta(certified, e)
+        found, _ = realised_delta(certified.round, e)
         assert ideal.delta(e) <= found * (1 + 1e-6) + 1e-18
         assert found <= certified.delta(e) * (1 + 1e-8) + 1e-18
 
 
 def test_realised_epsilon_is_attained_by_its_geometry():
-    certified = Certified(p=0.1, q=0.1, d=10, noise_multiplier=2.0)
-    e, pair = realised_epsilon(certified, 1e-5, start=certified.epsilon(1e-5))
+    certified = Certified(Round(p=0.1, q=0.1, d=10, noise_multiplier=2.0))
+    e, pair = realised_epsilon(certified.round, 1e-5, start=certified.epsilon(1e-5))
     assert pair.delta(e) == pytest.approx(1e-5, rel=1e-6)
     assert e <= certified.epsilon(1e-5)
 
@@ -147,8 +153,10 @@ def test_realised_epsilon_is_attained_by_its_geometry():
 def test_composed_lower_bounds_stay_below_the_certified_ones():
     from coinflower.accounting.composition.compose import delta_after, epsilon_after
 
-    certified = Certified(p=0.05, q=0.1, d=20, noise_multiplier=1.5)
+    certified = Certified(Round(p=0.05, q=0.1, d=20, noise_multiplier=1.5))
     upper = epsilon_after([(certified, 200)], 1e-5)
-    lower = realised_epsilon_after(certified, 200, 1e-5)
+    lower = realised_epsilon_after(certified.round, 200, 1e-5)
     assert 0.5 * upper < lower < upper
-    assert realised_delta_after(certified, 200, upper) < delta_after([(certified, 200)], upper)
+    assert realised_delta_after(certified.round, 200, upper) < delta_after(
+        [(certified, 200)], upper
+    )

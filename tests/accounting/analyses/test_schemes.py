@@ -1,6 +1,7 @@
 """One round: properties, limits, golden values, and an independent integral."""
 
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -9,16 +10,18 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from coinflower.accounting.analyses.names import SCHEMES, scheme_class
-from coinflower.accounting.analyses.paper import AsPlotted, AsPrinted
-from coinflower.accounting.analyses.schemes import (
+from coinflower.accounting.analyses.baselines import (
     CentralShuffling,
-    Certified,
-    Direction,
     OnlyLocalSampling,
     WeakClientSampling,
 )
+from coinflower.accounting.analyses.certified import Certified, CertifiedBySample
+from coinflower.accounting.analyses.names import CHARGED, SCHEMES, scheme_class
+from coinflower.accounting.analyses.paper import AsPlotted, AsPrinted
+from coinflower.accounting.composition.calibration import least_sigma
+from coinflower.accounting.mechanism import Direction, Round
 
+kinds = st.sampled_from([*SCHEMES.values(), CertifiedBySample])
 probability = st.floats(1e-4, 1.0)
 sizes = st.integers(0, 200)
 noise = st.floats(0.3, 30.0)
@@ -29,10 +32,10 @@ ROUNDING = 1 + 1e-9
 
 
 def terms(kind, p, q, d, sigma):
-    return kind(p=p, q=q, d=d, noise_multiplier=sigma)
+    return kind(Round(p=p, q=q, d=d, noise_multiplier=sigma))
 
 
-@given(st.sampled_from(list(SCHEMES.values())), probability, probability, sizes, noise, directions)
+@given(kinds, probability, probability, sizes, noise, directions)
 @settings(max_examples=60, deadline=None)
 def test_delta_is_a_falling_probability_for_every_sign_of_epsilon(kind, p, q, d, s, direction):
     values = terms(kind, p, q, d, s).delta(np.linspace(-3, 3, 61), direction)
@@ -101,7 +104,7 @@ def test_a_large_sampled_set_shows_participation(p, q, s, e, direction):
 
 
 def integrated(p, q, d, s, e, direction):
-    """Return the certified δ by 40-digit integration of its definition."""
+    """Return the first certified δ by 40-digit integration of its definition."""
     mpmath.mp.dps = 40
     alpha = mpmath.e ** mpmath.mpf(e)
 
@@ -153,9 +156,9 @@ def integrated(p, q, d, s, e, direction):
         (0.3, 1.0, 3, 2.5, 1.0),
     ],
 )
-def test_certified_agrees_with_numeric_integration(p, q, d, s, e, direction):
+def test_the_first_certified_bound_agrees_with_numeric_integration(p, q, d, s, e, direction):
     expected = integrated(p, q, d, s, e, direction)
-    value = terms(Certified, p, q, d, s).delta(e, direction)
+    value = terms(CertifiedBySample, p, q, d, s).delta(e, direction)
     if expected >= 1e-13:
         assert value == pytest.approx(expected, rel=1e-6)
     else:
@@ -165,7 +168,7 @@ def test_certified_agrees_with_numeric_integration(p, q, d, s, e, direction):
 @pytest.mark.parametrize("e", [0.9, 1.4, 1.9, 2.15])
 def test_tails_down_to_1e_13_keep_six_digits(e):
     expected = integrated(0.1, 0.2, 3, 0.9, e, Direction.REMOVE)
-    value = terms(Certified, 0.1, 0.2, 3, 0.9).delta(e, Direction.REMOVE)
+    value = terms(CertifiedBySample, 0.1, 0.2, 3, 0.9).delta(e, Direction.REMOVE)
     assert expected >= 1e-13
     assert value == pytest.approx(expected, rel=1e-6)
 
@@ -186,7 +189,7 @@ def test_negative_epsilon_mirrors_the_other_direction():
     assert scheme.delta(-e, Direction.REMOVE) == pytest.approx(mirrored, rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", [Certified, AsPlotted, AsPrinted])
+@pytest.mark.parametrize("kind", [Certified, CertifiedBySample, AsPlotted, AsPrinted])
 def test_the_curve_is_convex_in_exp_epsilon_across_zero(kind):
     alpha = np.linspace(0.5, 1.8, 400)
     for direction in Direction:
@@ -213,8 +216,9 @@ def test_epsilon_is_the_least_that_meets_delta(p, q, d, s, delta):
         (0.1, 0.1, 10, 2.21221629107045, 0.0721052923221486, 3.881e-5),
     ],
 )
-def test_certified_golden_values(p, q, d, s, e, certified):
-    assert terms(Certified, p, q, d, s).delta(e) == pytest.approx(certified, rel=1e-3)
+def test_golden_values_of_the_first_certified_bound(p, q, d, s, e, certified):
+    assert terms(CertifiedBySample, p, q, d, s).delta(e) == pytest.approx(certified, rel=1e-3)
+    assert terms(Certified, p, q, d, s).delta(e) < certified
     assert terms(AsPlotted, p, q, d, s).delta(e) == pytest.approx(1e-6, rel=0.02)
 
 
@@ -233,7 +237,9 @@ def test_huge_data_sets_need_few_terms(p, q, d, s):
 
 
 def test_extreme_noise_neither_overflows_nor_vanishes():
-    assert terms(Certified, 0.1, 0.2, 10, 0.01).epsilon(1e-6) == pytest.approx(5386.231, rel=1e-6)
+    first = terms(CertifiedBySample, 0.1, 0.2, 10, 0.01).epsilon(1e-6)
+    assert first == pytest.approx(5386.231, rel=1e-6)
+    assert first * 0.9999 < terms(Certified, 0.1, 0.2, 10, 0.01).epsilon(1e-6) < first
     small = terms(Certified, 0.1, 0.2, 10, 1e4).delta(0.0)
     assert small == pytest.approx(0.1 * 0.2 / (1e4 * math.sqrt(2 * math.pi)), rel=1e-6)
 
@@ -245,14 +251,69 @@ def test_extreme_noise_neither_overflows_nor_vanishes():
         *(("q", value) for value in (0, 2, math.nan, math.inf)),
         *(("d", value) for value in (-1, 1.5, math.nan)),
         *(("noise_multiplier", value) for value in (0, -1, math.nan, math.inf, 1e-07)),
+        *(("cap", value) for value in (0, 0.999, -1, math.nan, "2", True)),
     ],
 )
 def test_bad_arguments_are_named(field, value):
     good = {"p": 0.1, "q": 0.1, "d": 10, "noise_multiplier": 1.0}
     with pytest.raises(ValueError, match=str(value)):
-        Certified(**{**good, field: value})
+        Round(**{**good, field: value})
 
 
 def test_an_unknown_scheme_is_answered_with_the_known_ones():
     with pytest.raises(ValueError, match="certified, wcs, ols, cs, paper, printed"):
         scheme_class("rdp")
+
+
+# docs/mathematics.md, "The cap": noise for (0.015, 1e-6) in one round.
+@pytest.mark.parametrize(
+    ("setting", "cap", "sigma"),
+    [
+        ((0.001, 0.1, 30), 1, 0.5674),
+        ((0.001, 0.1, 30), 2, 1.098),
+        ((0.001, 0.1, 30), math.inf, 2.3733),
+        ((0.1, 0.001, 1000), 1.5, 0.723),
+        ((0.1, 0.001, 1000), math.inf, 0.8087),
+    ],
+)
+def test_noise_under_a_cap(setting, cap, sigma):
+    p, q, d = setting
+    wanted = {"epsilon": 0.015, "delta": 1e-6, "rounds": 1}
+    found = least_sigma(Certified, p=p, q=q, d=d, cap=cap, **wanted)
+    assert found == pytest.approx(sigma, abs=6e-4)
+
+
+@given(probability, probability, sizes, noise, epsilons, directions, st.floats(1, 20))
+@settings(max_examples=100, deadline=None)
+def test_a_cap_lies_between_the_ideal_and_none(p, q, d, s, e, direction, cap):
+    round_ = Round(p, q, d, s)
+    capped = Certified(replace(round_, cap=cap)).delta(e, direction)
+    underflow = 1e-22
+    assert CentralShuffling(round_).delta(e, direction) <= capped * ROUNDING + underflow
+    assert capped <= Certified(replace(round_, cap=cap + 0.5)).delta(e, direction) * ROUNDING
+    assert capped <= Certified(round_).delta(e, direction) * ROUNDING + underflow
+    # A cap of one clip norm costs as much as the ideal, in the worse direction.
+    one = Certified(replace(round_, cap=1.0)).delta(e)
+    assert one == pytest.approx(CentralShuffling(round_).delta(e), rel=1e-9, abs=underflow)
+
+
+@given(probability, probability, sizes, noise, epsilons, directions)
+@settings(max_examples=100, deadline=None)
+def test_the_bound_that_is_charged_is_never_above_the_first_one(p, q, d, s, e, direction):
+    first = terms(CertifiedBySample, p, q, d, s).delta(e, direction)
+    assert terms(Certified, p, q, d, s).delta(e, direction) <= first * ROUNDING + 1e-22
+
+
+@pytest.mark.parametrize("kind", [AsPlotted, AsPrinted])
+def test_analyses_that_know_no_cap_refuse_one(kind):
+    with pytest.raises(ValueError, match="knows no cap"):
+        kind(Round(0.1, 0.1, 10, 1.0, cap=2))
+
+
+def test_ledger_names_are_unique_and_mark_what_may_be_charged():
+    assert list(CHARGED) == ["one-crossing", "certified", "wcs", "ols"]
+    assert all(kind.is_chargeable for kind in CHARGED.values())
+    others = set(SCHEMES.values()) - set(CHARGED.values())
+    assert not any(kind.is_chargeable for kind in others)
+    assert CHARGED["certified"] is CertifiedBySample
+    assert SCHEMES["certified"] is CHARGED["one-crossing"] is Certified

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from coinflower.accounting.analyses.baselines import OnlyLocalSampling
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.analyses.names import SCHEMES, scheme_class
-from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling
 from coinflower.accounting.composition.calibration import (
     LEAST_SIGMA,
     MOST_SIGMA,
@@ -15,6 +16,7 @@ from coinflower.accounting.composition.calibration import (
     splits_for_batch,
 )
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.mechanism import Round
 
 SCENARIO_1 = {"p": 0.001, "q": 0.1, "d": 30}
 SCENARIO_2 = {"p": 0.1, "q": 0.001, "d": 1000}
@@ -49,7 +51,9 @@ def test_least_noise_meets_the_target_within_a_thousandth(name, epsilon, rounds)
     found = least_sigma(kind, **target)
 
     def spent(sigma):
-        return epsilon_after([(kind(p=0.2, q=0.1, d=12, noise_multiplier=sigma), rounds)], 1e-5)
+        return epsilon_after(
+            [(kind(Round(p=0.2, q=0.1, d=12, noise_multiplier=sigma)), rounds)], 1e-5
+        )
 
     assert spent(found) <= epsilon
     assert spent(found / 1.001) > epsilon
@@ -61,19 +65,19 @@ def test_almost_no_noise_is_answered_only_if_it_meets_the_target():
     assert least_sigma(OnlyLocalSampling, epsilon=6000.0, **wanted) == LEAST_SIGMA
     sigma = least_sigma(OnlyLocalSampling, epsilon=4000.0, **wanted)
     assert sigma > LEAST_SIGMA
-    assert OnlyLocalSampling(p=1.0, q=1.0, d=1, noise_multiplier=sigma).delta(4000.0) <= 1e-5
+    assert OnlyLocalSampling(Round(p=1.0, q=1.0, d=1, noise_multiplier=sigma)).delta(4000.0) <= 1e-5
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0])
 def test_most_rounds_is_the_last_that_fits(epsilon):
-    terms = Certified(p=0.1, q=0.1, d=10, noise_multiplier=1.5)
+    terms = Certified(Round(p=0.1, q=0.1, d=10, noise_multiplier=1.5))
     most = most_rounds(terms, epsilon=epsilon, delta=1e-5)
     assert epsilon_after([(terms, most)], 1e-5) <= epsilon
     assert epsilon_after([(terms, most + 1)], 1e-5) > epsilon
 
 
 def test_when_not_even_one_round_fits_the_reason_names_its_cost():
-    terms = Certified(p=0.9, q=0.9, d=10, noise_multiplier=0.5)
+    terms = Certified(Round(p=0.9, q=0.9, d=10, noise_multiplier=0.5))
     with pytest.raises(CalibrationError, match="Not even one round fits: it costs epsilon"):
         most_rounds(terms, epsilon=0.1, delta=1e-6)
 

@@ -8,22 +8,23 @@ import dp_accounting
 import pytest
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
-from coinflower.accounting.analyses.schemes import (
+from coinflower.accounting.analyses.baselines import (
     CentralShuffling,
-    Certified,
     OnlyLocalSampling,
     WeakClientSampling,
 )
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.compose import (
     delta_after,
     epsilon_after,
     lattice_step,
     merged,
 )
+from coinflower.accounting.mechanism import Round
 
 
 def certified(p, q, d, s):
-    return Certified(p=p, q=q, d=d, noise_multiplier=s)
+    return Certified(Round(p=p, q=q, d=d, noise_multiplier=s))
 
 
 # Poisson-subsampled Gaussian at rate pq by dp-accounting, grid 1e-5 (docs/mathematics.md).
@@ -73,8 +74,8 @@ GRID_CASES = [
     (certified(0.5, 0.5, 100, 0.5), 100, 1e-8),
     (certified(0.3, 0.2, 5, 1.0), 2, 1e-6),
     (certified(1.0, 1.0, 10, 100.0), 10, 1e-8),
-    (OnlyLocalSampling(p=1.0, q=0.01, d=1, noise_multiplier=0.7), 400, 1e-5),
-    (WeakClientSampling(p=0.1, q=0.05, d=1, noise_multiplier=2.0), 3000, 1e-5),
+    (OnlyLocalSampling(Round(p=1.0, q=0.01, d=1, noise_multiplier=0.7)), 400, 1e-5),
+    (WeakClientSampling(Round(p=0.1, q=0.05, d=1, noise_multiplier=2.0)), 3000, 1e-5),
 ]
 
 
@@ -95,7 +96,7 @@ def test_coarser_lattices_only_round_up():
 def test_composition_is_at_least_the_gaussian_closed_form():
     # p = q = 1: T rounds of σ are exactly one round of σ/√T.
     rounds, s = 25, 10.0
-    exact = OnlyLocalSampling(p=1.0, q=1.0, d=0, noise_multiplier=s / math.sqrt(rounds))
+    exact = OnlyLocalSampling(Round(p=1.0, q=1.0, d=0, noise_multiplier=s / math.sqrt(rounds)))
     value = epsilon_after([(certified(1.0, 1.0, 7, s), rounds)], 1e-6)
     assert exact.epsilon(1e-6) <= value <= exact.epsilon(1e-6) * 1.002
 
@@ -127,7 +128,7 @@ def test_delta_and_epsilon_are_inverse(epsilon):
 
 
 def test_nothing_costs_nothing():
-    scheme = CentralShuffling(p=0.1, q=0.1, d=3, noise_multiplier=1.0)
+    scheme = CentralShuffling(Round(p=0.1, q=0.1, d=3, noise_multiplier=1.0))
     assert epsilon_after([], 1e-5) == 0.0
     assert delta_after([(scheme, 0)], 0.1) == 0.0
     assert merged([(scheme, 2), (scheme, 3), (scheme, 0)]) == [(scheme, 5)]
@@ -142,10 +143,11 @@ def test_a_delta_outside_its_range_is_named(delta):
 def test_tiny_epsilon_stays_under_a_gigabyte():
     code = (
         "from coinflower.accounting.composition.compose import epsilon_after\n"
-        "from coinflower.accounting.analyses.schemes import Certified\n"
-        "t = Certified(p=1e-4, q=0.5, d=100, noise_multiplier=3.0)\n"
+        "from coinflower.accounting.analyses.certified import Certified\n"
+        "from coinflower.accounting.mechanism import Round\n"
+        "t = Certified(Round(p=1e-4, q=0.5, d=100, noise_multiplier=3.0))\n"
         "print(epsilon_after([(t, 300)], 1e-7))\n"
-        "t = Certified(p=1e-3, q=1e-4, d=1000, noise_multiplier=1.0)\n"
+        "t = Certified(Round(p=1e-3, q=1e-4, d=1000, noise_multiplier=1.0))\n"
         "print(epsilon_after([(t, 100000)], 1e-5))\n"
         "status = open('/proc/self/status').read()\n"
         "print(status.split('VmHWM:')[1].split()[0])\n"

@@ -4,16 +4,18 @@ import mpmath
 import numpy as np
 import pytest
 
-from coinflower.accounting.analyses.schemes import Certified, OnlyLocalSampling, WeakClientSampling
+from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClientSampling
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.compose import delta_after, epsilon_after
 from coinflower.accounting.composition.convolution import add_up
 from coinflower.accounting.composition.losses import Losses, round_losses
+from coinflower.accounting.mechanism import Round
 
 CASES = [
-    (Certified(p=0.01, q=0.1, d=30, noise_multiplier=2.0), 1000, 2.0**-12, 0.6),
-    (Certified(p=0.5, q=0.5, d=100, noise_multiplier=0.5), 20, 2.0**-5, 40.0),
-    (Certified(p=0.3, q=0.2, d=5, noise_multiplier=1.0), 2, 2.0**-8, 8.0),
-    (WeakClientSampling(p=0.001, q=0.01, d=1, noise_multiplier=1.0), 10_000, 2.0**-10, 4.0),
+    (Certified(Round(p=0.01, q=0.1, d=30, noise_multiplier=2.0)), 1000, 2.0**-12, 0.6),
+    (Certified(Round(p=0.5, q=0.5, d=100, noise_multiplier=0.5)), 20, 2.0**-5, 40.0),
+    (Certified(Round(p=0.3, q=0.2, d=5, noise_multiplier=1.0)), 2, 2.0**-8, 8.0),
+    (WeakClientSampling(Round(p=0.001, q=0.01, d=1, noise_multiplier=1.0)), 10_000, 2.0**-10, 4.0),
 ]
 TRUNCATION = 1e-10
 
@@ -63,8 +65,8 @@ def test_certain_losses_add_up():
 
 def test_different_losses_add_up_as_dp_accounting_has_it():
     step = 2.0**-10
-    one = round_losses(Certified(p=0.1, q=0.2, d=5, noise_multiplier=1.0), step, 6.0)
-    other = round_losses(Certified(p=0.5, q=0.1, d=20, noise_multiplier=2.0), step, 6.0)
+    one = round_losses(Certified(Round(p=0.1, q=0.2, d=5, noise_multiplier=1.0)), step, 6.0)
+    other = round_losses(Certified(Round(p=0.5, q=0.1, d=20, noise_multiplier=2.0)), step, 6.0)
     for first, second in zip(one, other, strict=True):
         ours = add_up([(first, 30), (second, 70)], TRUNCATION).as_pmf()
         theirs = (
@@ -90,7 +92,7 @@ def gaussian_delta(mean, epsilon):
 )
 @pytest.mark.parametrize("delta", [1e-5, 1e-8, 1e-11, 1e-12, 1e-13, 1e-15])
 def test_epsilon_is_never_below_that_of_gaussians_however_small_delta(sigma, rounds, delta):
-    terms = OnlyLocalSampling(p=1.0, q=1.0, d=1, noise_multiplier=sigma)
+    terms = OnlyLocalSampling(Round(p=1.0, q=1.0, d=1, noise_multiplier=sigma))
     found = epsilon_after([(terms, rounds)], delta)
     mean = mpmath.sqrt(rounds) / mpmath.mpf(sigma)
     assert gaussian_delta(mean, found) <= delta
@@ -99,7 +101,7 @@ def test_epsilon_is_never_below_that_of_gaussians_however_small_delta(sigma, rou
 
 @pytest.mark.parametrize("epsilon", [0.5, 3.0, 6.5, 6.9, 7.2, 8.0])
 def test_delta_is_never_below_that_of_gaussians(epsilon):
-    terms = OnlyLocalSampling(p=1.0, q=1.0, d=1, noise_multiplier=1000.0)
+    terms = OnlyLocalSampling(Round(p=1.0, q=1.0, d=1, noise_multiplier=1000.0))
     found = delta_after([(terms, 1_000_000)], epsilon)
     exact = gaussian_delta(1, epsilon)
     assert exact <= found <= exact * 1.05
@@ -107,7 +109,7 @@ def test_delta_is_never_below_that_of_gaussians(epsilon):
 
 def test_different_rounds_are_not_below_those_of_one_gaussian_either():
     """σ = 10 and 20, 100 times each, are a Gaussian of mean √(1 + 1/4)."""
-    terms = [OnlyLocalSampling(p=1.0, q=1.0, d=1, noise_multiplier=s) for s in (10.0, 20.0)]
+    terms = [OnlyLocalSampling(Round(p=1.0, q=1.0, d=1, noise_multiplier=s)) for s in (10.0, 20.0)]
     mean = mpmath.sqrt(mpmath.mpf("1.25"))
     for delta in (1e-6, 1e-14):
         found = epsilon_after([(one, 100) for one in terms], delta)

@@ -3,16 +3,18 @@
 import pytest
 from dp_accounting.pld.pld_pmf import DensePLDPmf
 
-from coinflower.accounting.analyses.schemes import Certified, Direction, WeakClientSampling
+from coinflower.accounting.analyses.baselines import WeakClientSampling
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.losses import round_losses
+from coinflower.accounting.mechanism import Direction, Round
 
 
 @pytest.mark.parametrize(
     ("scheme", "step", "reach"),
     [
-        (Certified(p=0.01, q=0.1, d=30, noise_multiplier=2.0), 2.0**-12, 0.6),
-        (Certified(p=0.5, q=0.5, d=100, noise_multiplier=0.5), 2.0**-5, 40.0),
-        (WeakClientSampling(p=0.001, q=0.01, d=1, noise_multiplier=1.0), 2.0**-10, 4.0),
+        (Certified(Round(p=0.01, q=0.1, d=30, noise_multiplier=2.0)), 2.0**-12, 0.6),
+        (Certified(Round(p=0.5, q=0.5, d=100, noise_multiplier=0.5)), 2.0**-5, 40.0),
+        (WeakClientSampling(Round(p=0.001, q=0.01, d=1, noise_multiplier=1.0)), 2.0**-10, 4.0),
     ],
 )
 def test_nothing_of_a_round_is_lost(scheme, step, reach):
@@ -21,7 +23,7 @@ def test_nothing_of_a_round_is_lost(scheme, step, reach):
 
 
 def test_the_polygon_lies_above_the_curve():
-    scheme = Certified(p=0.1, q=0.2, d=10, noise_multiplier=1.0)
+    scheme = Certified(Round(p=0.1, q=0.2, d=10, noise_multiplier=1.0))
     remove, _ = round_losses(scheme, 0.05, 5.0)
     pmf = remove.as_pmf()
     assert isinstance(pmf, DensePLDPmf)
@@ -32,7 +34,7 @@ def test_the_polygon_lies_above_the_curve():
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-3, 0.03, 0.2, 0.9])
 def test_epsilon_is_that_of_an_independent_accountant(delta):
-    scheme = Certified(p=0.5, q=0.3, d=10, noise_multiplier=1.0)
+    scheme = Certified(Round(p=0.5, q=0.3, d=10, noise_multiplier=1.0))
     for losses in round_losses(scheme, 2.0**-8, 12.0):
         theirs = losses.as_pmf().get_epsilon_for_delta(delta)
         assert losses.epsilon(delta) == pytest.approx(theirs, rel=1e-9, abs=1e-12)

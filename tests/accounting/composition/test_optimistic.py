@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from coinflower.accounting.analyses.mixture_pairs import MixturePair, aligned_pair
-from coinflower.accounting.analyses.schemes import Direction
 from coinflower.accounting.composition.optimistic import LeastLosses, least_sum
+from coinflower.accounting.mechanism import Direction, Round
 
 
 def gaussian_delta(epsilon, rounds, sigma):
@@ -81,11 +81,11 @@ def test_two_rounds_lose_no_more_than_all_pairs_of_outputs(pairs, step, epsilon)
 @given(st.floats(1e-3, 0.5), st.floats(0.05, 1.0), st.integers(0, 20), st.floats(0.5, 4))
 @settings(max_examples=20, deadline=None)
 def test_the_lower_bound_stays_below_the_upper_one(p, q, d, sigma):
-    from coinflower.accounting.analyses.schemes import Certified
+    from coinflower.accounting.analyses.certified import Certified
     from coinflower.accounting.composition.compose import epsilon_after
 
     pair = aligned_pair(p=p, q=q, d=d, sigma=sigma, cap=math.inf, direction=Direction.REMOVE)
-    certified = Certified(p=p, q=q, d=d, noise_multiplier=sigma)
+    certified = Certified(Round(p=p, q=q, d=d, noise_multiplier=sigma))
     lower = least_sum(*pair.cells(), 40, 1e-5).epsilon(1e-5)
     upper = epsilon_after([(certified, 40)], 1e-5)
     assert lower <= upper

@@ -2,14 +2,15 @@
 
 import pytest
 
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.analyses.paper import AsPrinted
-from coinflower.accounting.analyses.schemes import Certified
 from coinflower.accounting.composition.calibration import least_sigma
 from coinflower.accounting.composition.tightness import (
     realised_delta_after,
     realised_epsilon_after,
     realised_sigma_after,
 )
+from coinflower.accounting.mechanism import Round
 
 
 @pytest.mark.parametrize("sigma", [0.005, 0.1, 0.5, 3.0])
@@ -17,29 +18,31 @@ from coinflower.accounting.composition.tightness import (
 def test_lower_bounds_stay_below_the_certified_ones(sigma, rounds):
     from coinflower.accounting.composition.compose import delta_after, epsilon_after
 
-    terms = Certified(p=0.1, q=0.2, d=15, noise_multiplier=sigma)
+    terms = Certified(Round(p=0.1, q=0.2, d=15, noise_multiplier=sigma))
     upper = epsilon_after([(terms, rounds)], 1e-5)
-    assert 0 <= realised_epsilon_after(terms, rounds, 1e-5) <= upper
-    assert 0 <= realised_delta_after(terms, rounds, 1.0) <= delta_after([(terms, rounds)], 1.0)
+    assert 0 <= realised_epsilon_after(terms.round, rounds, 1e-5) <= upper
+    assert (
+        0 <= realised_delta_after(terms.round, rounds, 1.0) <= delta_after([(terms, rounds)], 1.0)
+    )
 
 
 def test_equal_gradients_are_among_the_data_sets_tried():
-    terms = Certified(p=0.001, q=0.1, d=30, noise_multiplier=2.49)
-    aligned = AsPrinted(p=0.001, q=0.1, d=30, noise_multiplier=2.49)
-    assert realised_epsilon_after(terms, 1, 1e-6) >= aligned.epsilon(1e-6) * (1 - 1e-6)
-    assert realised_delta_after(terms, 1, 0.01) >= aligned.delta(0.01) * (1 - 1e-6)
+    terms = Certified(Round(p=0.001, q=0.1, d=30, noise_multiplier=2.49))
+    aligned = AsPrinted(Round(p=0.001, q=0.1, d=30, noise_multiplier=2.49))
+    assert realised_epsilon_after(terms.round, 1, 1e-6) >= aligned.epsilon(1e-6) * (1 - 1e-6)
+    assert realised_delta_after(terms.round, 1, 0.01) >= aligned.delta(0.01) * (1 - 1e-6)
 
 
 def test_noise_known_to_be_too_little_is_at_least_that_of_equal_gradients():
     setting, target = {"p": 0.001, "q": 0.1, "d": 30}, {"epsilon": 0.015, "delta": 1e-6}
     printed = least_sigma(AsPrinted, **setting, **target, rounds=1)
-    terms = Certified(**setting, noise_multiplier=2.49)
-    assert realised_sigma_after(terms, 1, **target) >= printed * (1 - 1e-7)
+    terms = Certified(Round(**setting, noise_multiplier=2.49))
+    assert realised_sigma_after(terms.round, 1, **target) >= printed * (1 - 1e-7)
 
 
 def test_many_rounds_of_many_small_clients_lose_at_least_this():
-    terms = Certified(p=0.001, q=0.1, d=30, noise_multiplier=2.4903)
-    assert realised_epsilon_after(terms, 10_000, 1e-5) == pytest.approx(0.2268, abs=2e-4)
+    terms = Certified(Round(p=0.001, q=0.1, d=30, noise_multiplier=2.4903))
+    assert realised_epsilon_after(terms.round, 10_000, 1e-5) == pytest.approx(0.2268, abs=2e-4)
 
 
 # docs/mathematics.md, "What the paper says".
@@ -50,9 +53,9 @@ def test_many_rounds_of_many_small_clients_lose_at_least_this():
 def test_noise_that_is_known_to_be_too_little(setting, sigma):
     target = {"epsilon": 0.015, "delta": 1e-6}
     enough = least_sigma(Certified, **setting, **target, rounds=1)
-    found = realised_sigma_after(Certified(**setting, noise_multiplier=enough), 1, **target)
+    found = realised_sigma_after(Round(**setting, noise_multiplier=enough), 1, **target)
     assert found == pytest.approx(sigma, rel=3e-3)
-    assert realised_delta_after(Certified(**setting, noise_multiplier=found), 1, 0.015) >= 1e-6
+    assert realised_delta_after(Round(**setting, noise_multiplier=found), 1, 0.015) >= 1e-6
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.8])
@@ -60,10 +63,10 @@ def test_noise_that_is_too_little_for_many_rounds(epsilon):
     setting = {"p": 0.1, "q": 0.1, "d": 5}
     target = {"epsilon": epsilon, "delta": 1e-2 if epsilon == 0 else 1e-5}
     enough = least_sigma(Certified, **setting, **target, rounds=30)
-    found = realised_sigma_after(Certified(**setting, noise_multiplier=enough), 30, **target)
+    found = realised_sigma_after(Round(**setting, noise_multiplier=enough), 30, **target)
     assert 0.7 * enough < found <= enough
 
 
 def test_when_hardly_any_noise_may_be_enough_the_bound_is_zero():
-    terms = Certified(p=0.01, q=0.01, d=1, noise_multiplier=0.01)
-    assert realised_sigma_after(terms, 1, 1.0, 0.5) == 0.0
+    terms = Certified(Round(p=0.01, q=0.01, d=1, noise_multiplier=0.01))
+    assert realised_sigma_after(terms.round, 1, 1.0, 0.5) == 0.0

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from coinflower.accounting.analyses.schemes import Certified
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.mechanism import Round
 
-TERMS = Certified(p=0.5, q=0.1, d=20, noise_multiplier=1.5)
+TERMS = Certified(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
 MADE = Path(__file__).parent / "format-1"
 
 

@@ -8,15 +8,17 @@ import sys
 import pytest
 from scipy import stats
 
+from coinflower.accounting.analyses.baselines import WeakClientSampling
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.analyses.names import SCHEMES
-from coinflower.accounting.analyses.schemes import Certified, WeakClientSampling
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.exports import to_csv, to_json
 from coinflower.accounting.ledger.file import LedgerCorruptError, LedgerError
 from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
+from coinflower.accounting.mechanism import Round
 
-TERMS = Certified(p=0.3, q=0.1, d=20, noise_multiplier=1.5)
+TERMS = Certified(Round(p=0.3, q=0.1, d=20, noise_multiplier=1.5))
 BUDGET = Budget(epsilon=5.0, delta=1e-5)
 
 
@@ -55,7 +57,7 @@ def test_heads_and_tails_cost_the_same(ledger):
 
 
 def test_all_experiments_on_the_data_set_add_up(ledger):
-    other = WeakClientSampling(p=0.1, q=0.05, d=20, noise_multiplier=2.0)
+    other = WeakClientSampling(Round(p=0.1, q=0.05, d=20, noise_multiplier=2.0))
     ledger.commit("one", TERMS, 5, BUDGET)
     ledger.commit("two", other, 7, BUDGET)
     ledger.charge_all("one", range(1, 6))
@@ -96,7 +98,7 @@ def test_would_exceed_knows_what_is_spent(ledger):
 
 
 def test_a_budget_of_zero_allows_nothing(ledger):
-    harmless = Certified(p=1e-4, q=1e-4, d=1, noise_multiplier=1000.0)
+    harmless = Certified(Round(p=1e-4, q=1e-4, d=1, noise_multiplier=1000.0))
     assert harmless.epsilon(0.5) == 0
     with pytest.raises(BudgetExceededError, match="nothing may be spent"):
         ledger.commit("trial", harmless, 1, Budget(epsilon=0.0, delta=0.5))
@@ -121,7 +123,7 @@ def test_a_block_is_charged_whole_or_not_at_all(ledger):
 
 @pytest.mark.parametrize("name", [name for name, s in SCHEMES.items() if not s.is_chargeable])
 def test_what_does_not_bound_a_clients_loss_is_refused(ledger, name):
-    terms = SCHEMES[name](p=0.1, q=0.1, d=5, noise_multiplier=1.0)
+    terms = SCHEMES[name](Round(p=0.1, q=0.1, d=5, noise_multiplier=1.0))
     with pytest.raises(LedgerError, match="not an upper bound"):
         ledger.commit("trial", terms, 1, BUDGET)
 
@@ -130,7 +132,7 @@ def test_an_experiments_terms_never_change(ledger):
     ledger.commit("trial", TERMS, 5, BUDGET)
     ledger.commit("trial", TERMS, 5, BUDGET)
     ledger.commit("trial", TERMS, 8, BUDGET)
-    weaker = Certified(p=0.3, q=0.1, d=20, noise_multiplier=1.0)
+    weaker = Certified(Round(p=0.3, q=0.1, d=20, noise_multiplier=1.0))
     with pytest.raises(LedgerError, match="with other terms"):
         ledger.commit("trial", weaker, 5, BUDGET)
     assert ledger.tallies()[0].committed == 8

@@ -13,13 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coinflower.accounting import patience
-from coinflower.accounting.analyses.schemes import (
-    Certified,
-    Direction,
-    OnlyLocalSampling,
-    Scheme,
-    WeakClientSampling,
-)
+from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClientSampling
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition import compose as composition
 from coinflower.accounting.composition.compose import epsilon_after, fold
 from coinflower.accounting.ledger import prices as ledger_prices
@@ -28,16 +24,19 @@ from coinflower.accounting.ledger.entries import Budget, Tally
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
 from coinflower.accounting.ledger.prices import FEW, Prices
+from coinflower.accounting.mechanism import Direction, Round
 
 DELTA = 1e-5
 PLENTY = Budget(epsilon=1e6, delta=DELTA)
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def terms(index: int) -> Scheme:
+def terms(index: int) -> Analysis:
     kind = (Certified, WeakClientSampling, OnlyLocalSampling)[index % 3]
     return kind(
-        p=0.1 + 0.001 * index, q=0.05 + 1e-4 * index, d=30, noise_multiplier=2.0 + 0.01 * index
+        Round(
+            p=0.1 + 0.001 * index, q=0.05 + 1e-4 * index, d=30, noise_multiplier=2.0 + 0.01 * index
+        )
     )
 
 
@@ -88,9 +87,11 @@ def test_the_fold_of_gaussian_rounds_is_never_below_their_exact_curve():
     sigma, folds = 8.0, 12
     past = None
     for index in range(folds):  # told apart by p and d, which do not matter to it
-        one = OnlyLocalSampling(p=1.0, q=1.0, d=index, noise_multiplier=sigma)
+        one = OnlyLocalSampling(Round(p=1.0, q=1.0, d=index, noise_multiplier=sigma))
         past = fold([(one, 4)], 1e-9, past=past)
-    together = OnlyLocalSampling(p=1.0, q=1.0, d=0, noise_multiplier=sigma / math.sqrt(4 * folds))
+    together = OnlyLocalSampling(
+        Round(p=1.0, q=1.0, d=0, noise_multiplier=sigma / math.sqrt(4 * folds))
+    )
     for direction in Direction:
         true = together.delta(past.epsilon, direction)
         assert (past.delta(past.epsilon, direction) >= true * (1 - 1e-6)).all()
@@ -201,7 +202,8 @@ def test_an_older_or_a_newer_file_beside_a_ledger_does_not_lower_its_price(tmp_p
 
 
 @pytest.mark.parametrize(
-    "module", ["composition/losses.py", "composition/compose.py", "analyses/schemes.py", "coin.py"]
+    "module",
+    ["composition/losses.py", "composition/compose.py", "analyses/certified.py", "coin.py"],
 )
 def test_a_mended_bound_is_other_code(tmp_path, module):
     """Whatever a price is computed with: an ε that was too small must not outlive its mending."""

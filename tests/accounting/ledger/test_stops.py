@@ -5,14 +5,15 @@ import threading
 
 import pytest
 
-from coinflower.accounting.analyses.schemes import Certified
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.ledger import file as ledger_file
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.mechanism import Round
 
-TERMS = Certified(p=0.5, q=0.1, d=20, noise_multiplier=1.5)
+TERMS = Certified(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
 BUDGET = Budget(epsilon=50.0, delta=1e-5)
 
 

@@ -11,9 +11,10 @@ from opacus.accountants.utils import get_noise_multiplier
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.analyses.names import SCHEMES
-from coinflower.accounting.analyses.schemes import Certified
 from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.plugins.opacus import RandomParticipationAccountant
 
 SAMPLES, BATCH, SIGMA = 60, 6, 1.3
@@ -55,7 +56,7 @@ def test_a_training_loop_costs_what_its_rounds_cost():
     engine = PrivacyEngine()
     engine.accountant = RandomParticipationAccountant(p=0.2, d=SAMPLES)
     train(engine, steps=7)
-    terms = Certified(p=0.2, q=RATE, d=SAMPLES, noise_multiplier=SIGMA)
+    terms = Certified(Round(p=0.2, q=RATE, d=SAMPLES, noise_multiplier=SIGMA))
     assert engine.accountant.history == [(SIGMA, RATE, 7)]
     assert len(engine.accountant) == 7
     assert engine.get_epsilon(1e-5) == epsilon_after([(terms, 7)], 1e-5)
@@ -86,7 +87,7 @@ def test_opacus_creates_it_by_name_and_calibrates_with_it(registered):
     sigma = get_noise_multiplier(
         target_epsilon=1.0, target_delta=1e-5, sample_rate=RATE, steps=100, accountant=registered
     )
-    terms = Certified(p=0.2, q=RATE, d=SAMPLES, noise_multiplier=sigma)
+    terms = Certified(Round(p=0.2, q=RATE, d=SAMPLES, noise_multiplier=sigma))
     assert 0.98 < epsilon_after([(terms, 100)], 1e-5) <= 1.0
 
 

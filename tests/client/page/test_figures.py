@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 import coinflower.client.page.ledger_snapshot
-from coinflower.accounting.analyses.schemes import Certified, WeakClientSampling
+from coinflower.accounting.analyses.baselines import WeakClientSampling
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.ledger import prices, statement
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.client.page.drawing import draw_curve, draw_gauge
 from coinflower.client.page.figures import work_out
@@ -27,8 +29,8 @@ from coinflower.client.page.ledger_snapshot import Reader, read_snapshot
 
 DELTA = 1e-5
 BUDGET = Budget(epsilon=6.0, delta=DELTA)
-FIRST = WeakClientSampling(p=0.5, q=0.1, d=20, noise_multiplier=1.5)
-SECOND = WeakClientSampling(p=0.3, q=0.1, d=20, noise_multiplier=2.0)
+FIRST = WeakClientSampling(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
+SECOND = WeakClientSampling(Round(p=0.3, q=0.1, d=20, noise_multiplier=2.0))
 
 
 @pytest.fixture
@@ -221,7 +223,7 @@ def test_spent_is_rounded_up_and_left_is_rounded_down(value: float, up: str, dow
 
 
 def test_certified_rounds_are_charged_on_the_page_as_in_the_ledger(tmp_path: Path) -> None:
-    terms = Certified(p=0.5, q=0.1, d=20, noise_multiplier=1.5)
+    terms = Certified(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
     with Ledger.create(tmp_path / "c.db", "c") as ledger:
         ledger.commit("trial", terms, 3, Budget(epsilon=50.0, delta=DELTA))
         ledger.charge_all("trial", [1, 2])
