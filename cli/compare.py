@@ -63,7 +63,7 @@ def compare(
     elif plot is not None and epsilon is not None:
         draw_schemes_over_epsilon(plot, round_, rounds=rounds, epsilon=epsilon)
     given = {
-        **{"p": p, "q": q, "d": d, "cap": cap if round_.is_capped else None},
+        **{"p": p, "q": q, "d": d, **({"cap": cap} if round_.is_capped else {})},
         **{"sigma": sigma, "epsilon": epsilon, "delta": delta, "rounds": rounds},
     }
     kinds: dict[str, type[Analysis]] = {**SCHEMES, Realised.name: Realised}

@@ -167,7 +167,7 @@ def _answer(
         "p": round_.p,
         "q": round_.q,
         "d": round_.d,
-        "cap": round_.cap,
+        **({"cap": round_.cap} if round_.is_capped else {}),
         "upper_bound": cost.is_upper_bound,
     }
     if cost.hides_coin:

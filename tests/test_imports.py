@@ -29,10 +29,16 @@ MAY_IMPORT = {
 }
 # Inside of a package, rooms that must not know of others.
 ROOMS_MAY_IMPORT = {
-    "accounting.analyses": {"accounting.errors", "accounting.patience", "accounting.validation"},
+    "accounting.analyses": {
+        "accounting.errors",
+        "accounting.mechanism",
+        "accounting.patience",
+        "accounting.validation",
+    },
     "accounting.composition": {
         "accounting.analyses",
         "accounting.errors",
+        "accounting.mechanism",
         "accounting.patience",
         "accounting.rounding",
         "accounting.validation",

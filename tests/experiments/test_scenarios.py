@@ -123,7 +123,7 @@ def test_every_noise_model_is_charged_by_an_analysis_that_holds_for_it(noise, an
     if analysis is None:
         assert cost is None
     else:
-        terms = analysis(p=0.01, q=0.1, d=30, noise_multiplier=1.0)
+        terms = analysis(Round(p=0.01, q=0.1, d=30, noise_multiplier=1.0))
         assert cost == epsilon_after([(terms, 50)], 1e-5)
 
 

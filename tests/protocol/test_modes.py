@@ -4,6 +4,7 @@ from dataclasses import fields
 
 import pytest
 
+from coinflower.accounting.mechanism import Round
 from coinflower.experiments.audit.audit import standard_plan
 from coinflower.experiments.simulator.request import Request
 from coinflower.experiments.simulator.scenarios import analysis_of
@@ -79,7 +80,7 @@ def test_every_private_mode_can_be_simulated_audited_and_reported(mode):
     plan = standard_plan(full=False)
     assert mode in {setting.mode for setting in plan.settings}
     assert mode in {training.mode for training in plan.trainings}
-    cost = mode.scheme(p=mode.usual_p, q=0.1, d=10, noise_multiplier=2.0)
+    cost = mode.scheme(Round(p=mode.usual_p, q=0.1, d=10, noise_multiplier=2.0))
     answers = {each.question: each.answer for each in statements(mode, cost, 1, 0.1, 1e-5)}
     assert answers["Against whom"] == mode.facts.against
     assert (mode.facts.caveat in caveats(mode)) is bool(mode.facts.caveat)

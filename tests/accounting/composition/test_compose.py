@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import dp_accounting
 import pytest
@@ -13,7 +14,7 @@ from coinflower.accounting.analyses.baselines import (
     OnlyLocalSampling,
     WeakClientSampling,
 )
-from coinflower.accounting.analyses.certified import Certified
+from coinflower.accounting.analyses.certified import Certified, CertifiedBySample
 from coinflower.accounting.composition.compose import (
     delta_after,
     epsilon_after,
@@ -62,8 +63,15 @@ def test_opacus_prv_agrees_at_d_zero():
 
 
 def test_scenario_one_after_ten_thousand_rounds():
-    value = epsilon_after([(certified(0.001, 0.1, 30, 2.4903), 10_000)], 1e-5)
-    assert value == pytest.approx(0.2974, abs=3e-4)
+    """docs/mathematics.md, "The cap", and the first certified bound before it."""
+    round_ = Round(0.001, 0.1, 30, 2.4903)
+    first = epsilon_after([(CertifiedBySample(round_), 10_000)], 1e-5)
+    assert first == pytest.approx(0.2974, abs=3e-4)
+    value = epsilon_after([(Certified(round_), 10_000)], 1e-5)
+    assert value == pytest.approx(0.273, abs=3e-4)
+    for cap, epsilon in ((3, 0.0318), (2, 0.019)):
+        capped = Certified(replace(round_, cap=cap))
+        assert epsilon_after([(capped, 10_000)], 1e-5) == pytest.approx(epsilon, abs=5e-4)
 
 
 GRID_CASES = [

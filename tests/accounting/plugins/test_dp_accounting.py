@@ -20,7 +20,7 @@ def test_composed_events_cost_what_the_rounds_cost():
     accountant = RandomParticipationAccountant()
     accountant.compose(dp_accounting.SelfComposedDpEvent(event(), 100))
     accountant.compose(dp_accounting.ComposedDpEvent([event(2.0), dp_accounting.NoOpDpEvent()]))
-    rounds = [(event().cost(), 100), (event(2.0).terms(), 1)]
+    rounds = [(event().cost(), 100), (event(2.0).cost(), 1)]
     assert accountant.get_epsilon(1e-5) == epsilon_after(rounds, 1e-5)
     assert accountant.get_delta(0.5) == delta_after(rounds, 0.5)
 
