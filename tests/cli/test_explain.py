@@ -15,7 +15,7 @@ from coinflower.accounting.composition.compose import delta_after
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
-from coinflower.accounting.rounding import rounded_up
+from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.cli.main import app
 from coinflower.learning import SeededRandom
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
@@ -93,7 +93,7 @@ def test_spent_committed_and_left_are_the_ledgers(ledger, tmp_path):
     assert "heart: charged as certified" in text
     assert "lung: charged as wcs" in text
     assert f"may bring it to ε ≤ {rounded_up(ledger.committed(1e-3))}" in text
-    assert f"ε = {found['left_epsilon']:.4g} is neither spent nor committed" in text
+    assert f"ε = {rounded_down(found['left_epsilon'])} is neither spent nor committed" in text
 
 
 def test_it_says_what_is_protected_and_what_is_not(ledger):
