@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Context, MetricRecord
+from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save as save_model
 
@@ -26,7 +26,7 @@ from coinflower.learning import (
     load_parameters,
 )
 from coinflower.protocol import messages
-from coinflower.server.checkpoint import INSECURE, CheckpointFolder, write_atomically
+from coinflower.server.checkpoint import INSECURE, CheckpointFolder, Vector, write_atomically
 from coinflower.server.grid import PromptGrid
 from coinflower.server.journal import Journal
 from coinflower.server.roster import SizeLimits
@@ -85,7 +85,6 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         raise UserError(
             f"The model {terms.model!r} cannot run on the test data {settings.test_data!r}: {error}"
         ) from None
-    reports: list[RoundReport] = []
     randomness: Randomness = SecureRandom()
     if settings.insecure_seed is not None:
         logger.warning("INSECURE: the noise is seeded.")
@@ -93,17 +92,16 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
     elif checkpoints.insecure:
         logger.warning("INSECURE: the noise of earlier rounds of this run was seeded.")
 
-    def evaluate_round(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
+    def on_round(report: RoundReport, weights: Vector) -> None:
         accuracy = None
-        if round_ % settings.evaluate_every == 0 or round_ == terms.rounds:
-            load_parameters(model, arrays[messages.VECTOR].numpy())
+        if report.round % settings.evaluate_every == 0 or report.round == terms.rounds:
+            load_parameters(model, weights)
             accuracy = evaluate(model, test.test_inputs, test.test_targets)
-        journal.round(reports[-1], accuracy)
-        journal.status("running", round_=round_)
-        if round_ < terms.rounds and journal.asked_to_stop():
-            journal.status("stopped", round_=round_)
+        journal.round(report, accuracy)
+        journal.status("running", round_=report.round)
+        if report.round < terms.rounds and journal.asked_to_stop():
+            journal.status("stopped", round_=report.round)
             raise StoppedError
-        return None if accuracy is None else MetricRecord({"accuracy": accuracy})
 
     strategy = RandomParticipation(
         terms,
@@ -114,7 +112,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         patience_seconds=settings.patience_seconds,
         round_seconds=settings.round_seconds,
         sizes=SizeLimits(each=settings.largest_declared_size, together=settings.largest_total_size),
-        report=reports.append,
+        on_round=on_round,
     )
     strategy.summary()
     journal.status("waiting")
@@ -124,7 +122,6 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         initial,
         num_rounds=terms.rounds,
         timeout=settings.reply_seconds,
-        evaluate_fn=evaluate_round,
     )
     load_parameters(model, np.asarray(result.arrays[messages.VECTOR].numpy()))
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}

@@ -23,7 +23,7 @@ from coinflower.learning import Randomness, mean_gradient, sgd_step
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import RunningSum
-from coinflower.server.checkpoint import Checkpoint, CheckpointFolder
+from coinflower.server.checkpoint import Checkpoint, CheckpointFolder, Vector
 from coinflower.server.echoes import Echoes
 from coinflower.server.grid import PromptGrid
 from coinflower.server.invitations import Invitations
@@ -34,7 +34,6 @@ logger = logging.getLogger("coinflower.server")
 
 _WAIT_SECONDS = 0.05
 _GATHER_SECONDS = 10.0
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class TooFewClientsError(RuntimeError):
@@ -68,7 +67,7 @@ class RandomParticipation(Strategy):
         clients for a round. expected_clients: The first round waits a little until so many have
         answered. patience_seconds: How long to wait for the least number. sizes: How much data
         clients may declare. round_seconds: From the beginning of a round to that of the next; see
-        `coinflower.server.pace`. report: Called after every round.
+        `coinflower.server.pace`. on_round: Called after every round with its weights.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class RandomParticipation(Strategy):
         patience_seconds: float = 300.0,
         sizes: SizeLimits | None = None,
         round_seconds: float | None = None,
-        report: Callable[[RoundReport], None] = lambda _: None,
+        on_round: Callable[[RoundReport, Vector], None] = lambda _, __: None,
     ) -> None:
         self._terms = terms
         self._checkpoints = checkpoints
@@ -91,7 +90,8 @@ class RandomParticipation(Strategy):
         self._expected = max(expected_clients, least_clients)
         self._patience = patience_seconds
         self._sizes = sizes
-        self._report = report
+        self._on_round = on_round
+        self._received = RunningSum(terms, 0, {})
         self._round_seconds = round_seconds
         self._pace = Pace(round_seconds, 60.0)
         self._short_since: float | None = None
@@ -109,7 +109,7 @@ class RandomParticipation(Strategy):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: EvaluateFn | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Run from the first unused round to the last; see Flower's ``Strategy.start``.
 
@@ -120,7 +120,7 @@ class RandomParticipation(Strategy):
             timeout: Seconds that a client may take to answer.
             train_config: Not used: what clients need is in the terms.
             evaluate_config: Not used: clients never evaluate.
-            evaluate_fn: Measures a model on public data; called after every round.
+            evaluate_fn: Not used: ``on_round`` is given the weights.
 
         Returns:
             The final model.
@@ -130,7 +130,7 @@ class RandomParticipation(Strategy):
             DivergedError: A step led to values that are not finite.
             ValueError: The checkpoint is damaged, of other terms or of another model.
         """
-        del train_config, evaluate_config
+        del train_config, evaluate_config, evaluate_fn
         prompt = grid if isinstance(grid, PromptGrid) else PromptGrid(grid)
         self._pace = Pace(self._round_seconds, timeout)
         echoes = Echoes(self._checkpoints)
@@ -146,13 +146,11 @@ class RandomParticipation(Strategy):
             self._await_clients(self._roster, first_time=True)
         for round_ in range(first, last + 1):
             self._await_clients(self._roster)
-            self._play(round_, prompt)
-            if evaluate_fn is not None:
-                evaluate_fn(round_, self._arrays())
+            self._on_round(self._play(round_, prompt), self._state.weights)
         result.arrays = self._arrays()
         return result
 
-    def _play(self, round_: int, grid: PromptGrid) -> None:
+    def _play(self, round_: int, grid: PromptGrid) -> RoundReport:
         assert self._roster is not None
         assert self._invitations is not None
         asks_for_coins = not self._terms.mode.answers_always
@@ -165,30 +163,20 @@ class RandomParticipation(Strategy):
         pending = grid.push(models)
         if asks_for_coins and not self._pace.fixed:
             self._invitations.invite_ahead(round_)
-        received = self._add_up(grid.collect(pending, self._pace.answer_seconds()))
-        self._roster.echoes.save()
+        self.aggregate_train(round_, grid.collect(pending, self._pace.answer_seconds()))
         # On a clock, only participants can be late or fail. Others must not see that they did: if
         # the next invitation is answered all is well, and if it is not, coins had no part in it.
         if not (asks_for_coins and self._pace.fixed):
-            self._roster.went_silent(pending.outstanding | received.dropped)
-        if not asks_for_coins:
-            self._available = {node: self._asked[node] for node in received.answered}
-        if len(self._available) >= self._least:
-            self._short_since = None
-            self._step(round_, received)
-        else:
-            self._note_short_round(round_)
-        self._report(
-            RoundReport(
-                round=round_,
-                available=len(self._available),
-                participants=len(self._asked),
-                answered=len(received.answered),
-                dropped=len(received.dropped),
-                expected_batch=self._expected_batch(),
-                seconds=time.monotonic() - started,
-                received_bytes=received.received_bytes,
-            )
+            self._roster.went_silent(pending.outstanding | self._received.dropped)
+        return RoundReport(
+            round=round_,
+            available=len(self._available),
+            participants=len(self._asked),
+            answered=len(self._received.answered),
+            dropped=len(self._received.dropped),
+            expected_batch=self._expected_batch(),
+            seconds=time.monotonic() - started,
+            received_bytes=self._received.received_bytes,
         )
 
     def _note_short_round(self, round_: int) -> None:
@@ -247,8 +235,20 @@ class RandomParticipation(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Add up the replies as they come, add noise, scale and step."""
-        self._step(server_round, self._add_up(replies))
+        """Add up the replies as they come; with enough clients, add noise, scale and step."""
+        assert self._roster is not None
+        received = self._received = RunningSum(self._terms, self._state.weights.size, self._asked)
+        for reply in replies:
+            self._roster.echoes.note_answer(reply)
+            received.add(reply)
+        self._roster.echoes.save()
+        if self._terms.mode.answers_always:
+            self._available = {node: self._asked[node] for node in received.answered}
+        if len(self._available) < self._least:
+            self._note_short_round(server_round)
+            return None, None
+        self._short_since = None
+        self._step(server_round, received)
         return self._arrays(), None
 
     def configure_evaluate(
@@ -300,14 +300,6 @@ class RandomParticipation(Strategy):
             if waited > self._patience:
                 raise self._too_few(len(roster.present))
             time.sleep(_WAIT_SECONDS)
-
-    def _add_up(self, replies: Iterable[Message]) -> RunningSum:
-        received = RunningSum(self._terms, self._state.weights.size, self._asked)
-        for reply in replies:
-            if self._roster is not None:
-                self._roster.echoes.note_answer(reply)
-            received.add(reply)
-        return received
 
     def _step(self, round_: int, received: RunningSum) -> None:
         gradient = mean_gradient(

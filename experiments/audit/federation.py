@@ -121,21 +121,21 @@ def play(
         seed: Makes the server's noise predictable.
     """
     grid = WatchedGrid(policies, colluders)
+    start = flatten_parameters(build_model(terms.model, classes=terms.classes)).numpy()
+    path = [start]
     strategy = RandomParticipation(
         terms,
         checkpoints=CheckpointFolder(folder, terms.hash),
         randomness=SecureRandom() if seed is None else SeededRandom(seed),
         expected_clients=len(policies) + len(colluders),
         patience_seconds=0.0,
+        on_round=lambda _, weights: path.append(weights),
     )
-    start = flatten_parameters(build_model(terms.model, classes=terms.classes)).numpy()
-    path = [start]
     with _task():
         strategy.start(
             PromptGrid(grid, batch=len(policies) + len(colluders)),
             ArrayRecord({messages.VECTOR: Array(start)}),
             num_rounds=terms.rounds,
-            evaluate_fn=lambda _, arrays: path.append(arrays[messages.VECTOR].numpy()),
         )
         coinflower.client.app.forget_participants()
     steps = -np.diff(np.stack(path), axis=0)

@@ -175,11 +175,16 @@ class Federation:
     ) -> Weights:
         """Run the strategy to its end and return the final weights."""
         options = {"expected_clients": len(self.nodes), "patience_seconds": 3.0} | options
+
+        def on_round(report: RoundReport, weights: Weights) -> None:
+            self.reports.append(report)
+            evaluate(report.round, weights)
+
         strategy = RandomParticipation(
             self.terms,
             checkpoints=self.checkpoints(),
             randomness=randomness or SecureRandom(),
-            report=self.reports.append,
+            on_round=on_round,
             **options,
         )
         result = strategy.start(
@@ -187,7 +192,6 @@ class Federation:
             ArrayRecord({messages.VECTOR: Array(self.initial())}),
             num_rounds=self.terms.rounds,
             timeout=timeout,
-            evaluate_fn=lambda round_, arrays: evaluate(round_, arrays[messages.VECTOR].numpy()),
         )
         return result.arrays[messages.VECTOR].numpy()
 
