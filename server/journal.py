@@ -61,14 +61,31 @@ def ask_to_stop(folder: Path) -> None:
     (folder / _STOP).touch()
 
 
+class MetricsReader:
+    """Follows the metrics of a run: each look reads only what was written since the last one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / METRICS
+        self._read_bytes = 0
+        self.rows: list[dict[str, Any]] = []
+
+    def read_new(self) -> list[dict[str, Any]]:
+        """Return the rounds since the last look, and add them to ``rows``."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read_bytes)
+            # What follows the last newline is a line that is just being written.
+            whole = file.read().rpartition(b"\n")[0]
+        new = [json.loads(line) for line in whole.splitlines()]
+        self._read_bytes += len(whole) + 1 if whole else 0
+        self.rows += new
+        return new
+
+
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the rounds that a run has played so far."""
-    path = folder / METRICS
-    if not path.exists():
-        return []
-    lines = path.read_text().split("\n")
-    # The last piece is empty, or a line that is just being written.
-    return [json.loads(line) for line in lines[:-1]]
+    return MetricsReader(folder).read_new()
 
 
 def read_status(folder: Path) -> dict[str, Any]:

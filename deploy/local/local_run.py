@@ -21,7 +21,7 @@ from coinflower.deploy.flower.superlink import Superlink
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.deploy.local.nodes import NodeKind, local_nodes
 from coinflower.protocol.policy import load_policy
-from coinflower.server.journal import STATUS, read_metrics, read_status
+from coinflower.server.journal import STATUS, MetricsReader, read_metrics, read_status
 from coinflower.server.settings import load_settings, save_settings
 
 _LOOK_SECONDS = 0.25
@@ -82,10 +82,12 @@ def run_cluster(
         local_nodes(kind, superlink.address, cluster.policies, cluster.folder / "logs"),
     ):
         run_id = superlink.start_run(app)
+        metrics = MetricsReader(cluster.server)
         while not stop.wait(_LOOK_SECONDS):
             status = superlink.status(run_id)
             state = read_status(cluster.server)
-            progress(state, read_metrics(cluster.server))
+            metrics.read_new()
+            progress(state, metrics.rows)
             if status.completed:
                 return
             if status.finished:

@@ -17,7 +17,7 @@ from coinflower.deploy.machines.node_registry import FOLDER, NodeAdmission, Regi
 from coinflower.deploy.machines.server_log import FILE as RECORDS
 from coinflower.deploy.machines.server_log import Relay
 from coinflower.deploy.machines.status_file import SETTINGS, StatusFile
-from coinflower.server.journal import ask_to_stop, read_metrics, read_status
+from coinflower.server.journal import MetricsReader, ask_to_stop, read_status
 from coinflower.server.settings import Settings
 
 logger = logging.getLogger("coinflower.server")
@@ -60,7 +60,8 @@ class RunSupervisor:
         self._admission: NodeAdmission | None = None
         if superlink.authenticates_nodes:
             self._admission = NodeAdmission(superlink, Registry(folder / FOLDER))
-        self._seen = len(read_metrics(settings.state))
+        self._metrics = MetricsReader(settings.state)
+        self._metrics.read_new()  # rounds of an earlier start were told then
         self._looked_at = time.monotonic()
         self._relay = Relay(folder / RECORDS)
         self.status_file = StatusFile(folder, address)
@@ -112,7 +113,8 @@ class RunSupervisor:
             self._drain(drain_seconds, threading.Event())
         if complete or read_status(self._settings.state).get("state") == "finished":
             return self._complete()
-        rounds = read_metrics(self._settings.state)
+        self._metrics.read_new()
+        rounds = self._metrics.rows
         last = rounds[-1]["round"] if rounds else 0
         return f"Stopped after round {last} of {self._settings.terms.rounds}; go on with --resume."
 
@@ -157,8 +159,7 @@ class RunSupervisor:
 
     def _tell(self) -> None:
         self._relay.tell()
-        rounds = read_metrics(self._settings.state)
-        for row in rounds[self._seen :]:
+        for row in self._metrics.read_new():
             accuracy = row["accuracy"]
             logger.info(
                 "Round %d of %d: %d of %d available clients took part, %d answered, %.1f s%s",
@@ -170,7 +171,6 @@ class RunSupervisor:
                 row["seconds"],
                 "" if accuracy is None else f", accuracy {accuracy:.1%}",
             )
-        self._seen = len(rounds)
 
     def _require_alive(self) -> None:
         if self._door is not None and not self._door.alive():

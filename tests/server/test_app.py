@@ -18,7 +18,7 @@ from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.server.app import main, run
 from coinflower.server.checkpoint import CheckpointFolder
-from coinflower.server.journal import METRICS, Journal, read_metrics, read_status
+from coinflower.server.journal import METRICS, Journal, MetricsReader, read_metrics, read_status
 from coinflower.server.settings import Settings, save_settings
 from coinflower.server.strategy import TooFewClientsError
 
@@ -266,6 +266,23 @@ def test_a_run_once_seeded_stays_insecure_when_it_is_resumed_without_the_seed(
 def test_a_line_that_is_just_being_written_is_not_read(tmp_path: Path) -> None:
     (tmp_path / METRICS).write_text('{"round": 1}\n{"round": 2}\n{"rou')
     assert [line["round"] for line in read_metrics(tmp_path)] == [1, 2]
+
+
+def test_a_reader_that_follows_gives_every_round_once(tmp_path: Path) -> None:
+    reader = MetricsReader(tmp_path)
+    assert reader.read_new() == []
+    with (tmp_path / METRICS).open("a") as file:
+        for text, new in (
+            ('{"round": 1}\n{"ro', [1]),
+            ("und", []),
+            ('": 2}\n{"round": 3, "what": "ε"}\n', [2, 3]),
+            ("", []),
+        ):
+            file.write(text)
+            file.flush()
+            assert [row["round"] for row in reader.read_new()] == new
+    assert reader.rows == read_metrics(tmp_path)
+    assert len(reader.rows) == 3
 
 
 def test_a_line_torn_by_a_crash_is_cut_before_the_next_is_written(tmp_path: Path) -> None:
