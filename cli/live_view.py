@@ -16,6 +16,7 @@ from rich.text import Text
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.rounding import rounded_up
 from coinflower.deploy.local.cluster import Cluster
+from coinflower.deploy.terminal import say
 
 _EPSILON_SECONDS = 2.0
 
@@ -53,44 +54,56 @@ class LiveView:
         self._task = self._bar.add_task("rounds", total=cluster.terms.rounds)
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._shown = -1
+        self._refusals = ""
+        # Where everybody always answers, nobody but the clients knows who takes part.
+        self._who = "asked" if cluster.terms.mode.answers_always else "participants"
         self._epsilon = 0.0
         self._epsilon_at = -math.inf
         self._epsilon_round = 0
 
     def __enter__(self) -> LiveView:
-        if not self._quiet:
+        if not self._quiet and self._console.is_terminal:
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._quiet:
+        if self._live.is_started:
             self._live.stop()
 
     def update(self, status: dict[str, Any], metrics: list[dict[str, Any]]) -> None:
         """Show the state of the run."""
         if self._quiet:
             return
-        if not metrics:
-            state = status.get("state", "starting")
-            self._live.update(Panel(Text(f"{state}: clients are enrolling"), title="coinflower"))
-            return
-        last = metrics[-1]
-        self._live.update(self.panel(metrics))
-        if not self._console.is_terminal and last["round"] // 10 > self._shown:
-            self._shown = last["round"] // 10
-            self._console.print(f"round {last['round']}: {self._line(metrics)}", highlight=False)
+        refusals = status.get("refusals", "")
+        if not self._console.is_terminal:
+            self._print_news(metrics, refusals)
+        elif metrics:
+            self._live.update(self.panel(metrics, refusals))
+        else:
+            state = Text(f"{status.get('state', 'starting')}: clients are enrolling")
+            self._live.update(Panel(Group(state, *_warnings(refusals)), title="coinflower"))
 
-    def panel(self, metrics: list[dict[str, Any]]) -> Panel:
+    def _print_news(self, metrics: list[dict[str, Any]], refusals: str) -> None:
+        """Print a line now and then, as logs want it: no frames, no folding."""
+        if refusals != self._refusals:
+            self._refusals = refusals
+            say(refusals or "All clients that refused have joined.")
+        if metrics and metrics[-1]["round"] // 10 > self._shown:
+            self._shown = metrics[-1]["round"] // 10
+            say(f"round {metrics[-1]['round']}: {self._line(metrics)}")
+
+    def panel(self, metrics: list[dict[str, Any]], refusals: str = "") -> Panel:
         """Return the view after these rounds."""
         self._bar.update(self._task, completed=metrics[-1]["round"])
-        return Panel(Group(self._bar, Text(self._line(metrics))), title="coinflower")
+        line = Text(self._line(metrics))
+        return Panel(Group(self._bar, line, *_warnings(refusals)), title="coinflower")
 
     def _line(self, metrics: list[dict[str, Any]]) -> str:
         last = metrics[-1]
         measured = [row["accuracy"] for row in metrics if row["accuracy"] is not None]
         accuracy = f"{measured[-1]:.1%}" if measured else "–"
         line = (
-            f"participants {last['participants']} of {last['available']}   "
+            f"{self._who} {last['participants']} of {last['available']}   "
             f"expected batch {last['expected_batch']:.0f}   accuracy {accuracy}   "
         )
         if not self._cluster.terms.mode.is_private:
@@ -109,3 +122,7 @@ class LiveView:
             self._epsilon_at, self._epsilon_round = self._clock(), round_
         behind = "" if self._epsilon_round == round_ else f" after round {self._epsilon_round}"
         return f"largest ε {rounded_up(self._epsilon)}{behind}"
+
+
+def _warnings(refusals: str) -> list[Text]:
+    return [Text(refusals, style="yellow")] if refusals else []

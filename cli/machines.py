@@ -292,10 +292,12 @@ def revoke(key: PublicKey, folder: Folder = _DEFAULT_FOLDER) -> None:
 
 
 def status(
-    folder: Annotated[Path, typer.Argument(help="The server's folder.")] = _DEFAULT_FOLDER,
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a server or of `coinflower run`.")
+    ] = _DEFAULT_FOLDER,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show who is online, the round, the accuracy and the last error of a server."""
+    """Show who is online, the round, the accuracy, refusals and the last error of a run."""
     from coinflower.deploy.machines.status_file import read_server_status
 
     found = read_server_status(folder)
@@ -305,15 +307,16 @@ def status(
     accuracy = found["accuracy"]
     at = "" if accuracy is None else f" (round {found['accuracy_round']})"
     rows = [
-        ["server", f"{found['server']} at {found['address']}"],
+        ["server", " at ".join(filter(None, (found["server"], found["address"])))],
         ["run", f"{found['run']}, mode {found['mode']}"],
         ["round", f"{found['round']} of {found['rounds']}"],
         ["accuracy", ("–" if accuracy is None else f"{accuracy:.1%}") + at],
         ["nodes online", str(found["online"])],
         *([f"node {name}", "online" if up else "away"] for name, up in found["nodes"].items()),
+        ["refusals", found["refusals"] or "none"],
         ["last error", found["last_error"] or "none"],
     ]
-    print_table(f"Server in {folder}", ["what", "is"], rows)
+    print_table(f"{folder}", ["what", "is"], rows)
 
 
 def health(

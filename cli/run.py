@@ -135,15 +135,20 @@ def run(
     with stop_on_signals() as stop:
         try:
             with LiveView(cluster, console, quiet=as_json) as view:
-                run_cluster(cluster, kind=wanted[0], port=port, stop=stop, progress=view.update)
+                died = run_cluster(
+                    cluster, kind=wanted[0], port=port, stop=stop, progress=view.update
+                )
         finally:
             results = collect_results(cluster, started)
         interrupted = stop.is_set()
+        results["died"] = died
         results["report"] = str(report_local_run(cluster))
     if as_json:
         print_json(results)
     else:
         _print_results(results)
+    for client in died:
+        warn(f"{client} died before the run was over.")
     if interrupted:
         warn(f"stopped early; go on with: coinflower run --resume {cluster.folder}")
         raise typer.Exit(130)

@@ -3,7 +3,7 @@
 from coinflower.learning.data.dataset import Dataset, to_tensor
 from coinflower.learning.data.loading import load_data
 from coinflower.learning.data.partitions import partition
-from coinflower.learning.fit import model_for
+from coinflower.learning.fit import model_for, trial
 from coinflower.learning.gradients.clipped import clipped_gradient_sum, refuse_mixing_layers
 from coinflower.learning.models import (
     build_model,
@@ -36,4 +36,5 @@ __all__ = [
     "refuse_mixing_layers",
     "sgd_step",
     "to_tensor",
+    "trial",
 ]

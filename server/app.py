@@ -13,9 +13,11 @@ import torch
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save as save_model
+from torch import nn
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning import (
+    Dataset,
     Randomness,
     SecureRandom,
     SeededRandom,
@@ -24,6 +26,7 @@ from coinflower.learning import (
     flatten_parameters,
     load_data,
     load_parameters,
+    trial,
 )
 from coinflower.protocol import messages
 from coinflower.server.checkpoint import INSECURE, CheckpointFolder, Vector, write_atomically
@@ -31,7 +34,12 @@ from coinflower.server.grid import PromptGrid
 from coinflower.server.journal import Journal
 from coinflower.server.roster import SizeLimits
 from coinflower.server.settings import Settings, load_settings
-from coinflower.server.strategy import RandomParticipation, RoundReport
+from coinflower.server.strategy import (
+    DivergedError,
+    RandomParticipation,
+    RoundReport,
+    TooFewClientsError,
+)
 
 SETTINGS_KEY = "settings"
 MODEL = "model.safetensors"
@@ -57,9 +65,37 @@ def main(grid: Grid, context: Context) -> None:
         run(grid, settings, checkpoints, journal)
     except StoppedError:
         logger.info("Stopped between two rounds, as asked; the checkpoint is complete.")
-    except Exception as error:
+    except (UserError, TooFewClientsError, DivergedError, OSError) as error:
         journal.status("failed", message=str(error))
         raise
+    except Exception as error:
+        journal.status("defective", message=f"{type(error).__name__}: {error}")
+        raise
+
+
+def require_ready(
+    settings: Settings, checkpoints: CheckpointFolder | None = None
+) -> tuple[Dataset, nn.Module]:
+    """Return the test data and the model, once all that can be known beforehand is in order.
+
+    Raises:
+        UserError: A checkpoint is there but not to be resumed, or of other terms; the data or the
+            model cannot be used, or do not go together.
+    """
+    terms = settings.terms
+    checkpoints = checkpoints or CheckpointFolder(
+        settings.state, terms.hash, insecure=settings.insecure_seed is not None
+    )
+    if checkpoints.exists() and not settings.resume:
+        raise UserError(
+            f"{settings.state} holds an experiment already; resume it or choose another folder."
+        )
+    checkpoints.used_through()  # refuses a folder of other terms before anything is sent
+    test = load_data(settings.test_data)
+    model = build_model(terms.model, classes=terms.classes)
+    with trial(terms.model, f"the test data {settings.test_data!r}"):
+        evaluate(model, test.test_inputs[:1], test.test_targets[:1])
+    return test, model
 
 
 def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: Journal) -> None:
@@ -72,19 +108,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
     """
     torch.set_num_threads(1)
     terms = settings.terms
-    if checkpoints.exists() and not settings.resume:
-        raise UserError(
-            f"{settings.state} holds an experiment already; resume it or choose another folder."
-        )
-    checkpoints.used_through()  # refuses a folder of other terms before anything is sent
-    test = load_data(settings.test_data)
-    model = build_model(terms.model, classes=terms.classes)
-    try:
-        evaluate(model, test.test_inputs[:1], test.test_targets[:1])
-    except RuntimeError as error:  # shapes that do not fit; better now than after some rounds
-        raise UserError(
-            f"The model {terms.model!r} cannot run on the test data {settings.test_data!r}: {error}"
-        ) from None
+    test, model = require_ready(settings, checkpoints)
     randomness: Randomness = SecureRandom()
     if settings.insecure_seed is not None:
         logger.warning("INSECURE: the noise is seeded.")
@@ -113,6 +137,8 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         round_seconds=settings.round_seconds,
         sizes=SizeLimits(each=settings.largest_declared_size, together=settings.largest_total_size),
         on_round=on_round,
+        no_other_clients=settings.no_other_clients,
+        on_refusals=journal.refusals,
     )
     strategy.summary()
     journal.status("waiting")

@@ -28,6 +28,8 @@ class Journal:
     def __init__(self, folder: Path, *, insecure: bool) -> None:
         self._folder = folder
         self._stamp: dict[str, Any] = {"insecure": True} if insecure else {}
+        self._status: dict[str, Any] = {}
+        self._refusals = ""
         folder.mkdir(parents=True, exist_ok=True)
         self._cut_torn_line()
         (folder / _STOP).unlink(missing_ok=True)  # spoke to the run before
@@ -37,9 +39,17 @@ class Journal:
         return (self._folder / _STOP).exists()
 
     def status(self, state: str, *, round_: int = 0, message: str = "") -> None:
-        """Say where the run stands: waiting, running, stopped, finished or failed."""
-        content = {"state": state, "round": round_, "message": message, "pid": os.getpid()}
-        content |= self._stamp
+        """Say where the run stands: waiting, running, stopped, finished, failed or defective."""
+        self._status = {"state": state, "round": round_, "message": message, "pid": os.getpid()}
+        self._write_status()
+
+    def refusals(self, sentence: str) -> None:
+        """Say which clients refuse and why; an empty sentence if none does."""
+        self._refusals = sentence
+        self._write_status()
+
+    def _write_status(self) -> None:
+        content = {**self._status, "refusals": self._refusals, **self._stamp}
         write_atomically(self._folder / STATUS, json.dumps(content).encode())
 
     def round(self, report: RoundReport, accuracy: float | None) -> None:

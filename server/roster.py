@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -105,6 +106,23 @@ class Roster:
     def refusals(self) -> dict[int, str]:
         """What the nodes that stay away said, or why they are kept out."""
         return {**self._refusals, **dict.fromkeys(self._split()[1], self._no_room)}
+
+    @property
+    def refused_for_good(self) -> int:
+        """How many nodes refused for a reason that does not pass by itself."""
+        return sum(reason not in _PASSING for reason in self.refusals.values())
+
+    def told_refusals(self) -> str:
+        """Return who stays away and why, in a sentence; empty if nobody does."""
+        refusals = self.refusals
+        if not refusals:
+            return ""
+        counts = Counter(refusals.values())
+        several = len(counts) > 1
+        reasons = [f"{times} × {reason}" if several else reason for reason, times in counts.items()]
+        heard = len(self.present) + len(refusals)
+        word = "client refuses" if heard == 1 else "clients refuse"
+        return f"{len(refusals)} of {heard} {word}: {' '.join(reasons)}"
 
     @property
     def _no_room(self) -> str:

@@ -27,6 +27,7 @@ class Settings:
         test_data: Name or path of a *public* data set whose test part measures accuracy.
         least_clients: Fewest available clients for a round.
         expected_clients: The first round waits a little until so many have enrolled or refused.
+        no_other_clients: Nobody else will come: the run ends as soon as too many of them refuse.
         patience_seconds: How long to wait for them before giving up.
         reply_seconds: How long a client may take to answer.
         poll_seconds: Pause between two looks for replies; stock Flower's is 3.
@@ -44,6 +45,7 @@ class Settings:
     test_data: Text
     least_clients: Count = 1
     expected_clients: Count = 1
+    no_other_clients: bool = False
     patience_seconds: Positive = 300.0
     reply_seconds: Positive = 60.0
     poll_seconds: Positive = 0.05

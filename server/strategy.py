@@ -68,6 +68,9 @@ class RandomParticipation(Strategy):
         answered. patience_seconds: How long to wait for the least number. sizes: How much data
         clients may declare. round_seconds: From the beginning of a round to that of the next; see
         `coinflower.server.pace`. on_round: Called after every round with its weights.
+        no_other_clients: Whether nobody but the expected clients will come, so that the run ends as
+        soon as too many of them refuse. on_refusals: Called with a sentence whenever other clients
+        refuse than before.
     """
 
     def __init__(
@@ -82,6 +85,8 @@ class RandomParticipation(Strategy):
         sizes: SizeLimits | None = None,
         round_seconds: float | None = None,
         on_round: Callable[[RoundReport, Vector], None] = lambda _, __: None,
+        no_other_clients: bool = False,
+        on_refusals: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._terms = terms
         self._checkpoints = checkpoints
@@ -92,6 +97,9 @@ class RandomParticipation(Strategy):
         self._sizes = sizes
         self._on_round = on_round
         self._received = RunningSum(terms, 0, {})
+        self._no_other_clients = no_other_clients
+        self._on_refusals = on_refusals
+        self._refusals = ""
         self._round_seconds = round_seconds
         self._pace = Pace(round_seconds, 60.0)
         self._short_since: float | None = None
@@ -189,10 +197,10 @@ class RandomParticipation(Strategy):
 
     def _too_few(self, there: int) -> TooFewClientsError:
         assert self._roster is not None
-        why = "; ".join(sorted(set(self._roster.refusals.values())))
+        why = self._roster.told_refusals()
         return TooFewClientsError(
             f"Only {there} of at least {self._least} clients were there for {self._patience:g} s, "
-            "so the run stops." + (f" Refusals: {why}" if why else "")
+            "so the run stops." + (f" {why}" if why else "")
         )
 
     def _expected_batch(self) -> float:
@@ -292,6 +300,7 @@ class RandomParticipation(Strategy):
         started = time.monotonic()
         while True:
             roster.refresh()
+            self._tell_refusals(roster)
             waited = time.monotonic() - started
             heard = len(roster.present) + len(roster.refusals)
             gathered = heard >= self._expected or waited > _GATHER_SECONDS or not first_time
@@ -299,7 +308,16 @@ class RandomParticipation(Strategy):
                 return
             if waited > self._patience:
                 raise self._too_few(len(roster.present))
+            possible = self._expected - roster.refused_for_good
+            if self._no_other_clients and heard >= self._expected and possible < self._least:
+                raise TooFewClientsError(f"Too few can join this run: {roster.told_refusals()}")
             time.sleep(_WAIT_SECONDS)
+
+    def _tell_refusals(self, roster: Roster) -> None:
+        told = roster.told_refusals()
+        if told != self._refusals:
+            self._refusals = told
+            self._on_refusals(told)
 
     def _step(self, round_: int, received: RunningSum) -> None:
         gradient = mean_gradient(

@@ -160,6 +160,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
             test_data=where,
             least_clients=plan.clients if plan.waits_for_all else 1,
             expected_clients=plan.clients,
+            no_other_clients=True,
             evaluate_every=plan.evaluate_every,
             poll_seconds=plan.poll_seconds,
             round_seconds=plan.round_seconds,

@@ -7,7 +7,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.app import SIMULATED_POLICIES
-from coinflower.deploy.errors import DeploymentError
+from coinflower.deploy.errors import DefectError, DeploymentError
 from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink
 from coinflower.deploy.local.cluster import Cluster
@@ -31,6 +31,10 @@ Progress = Callable[[dict[str, Any], list[dict[str, Any]]], None]
 
 class RunFailedError(DeploymentError):
     """The run did not finish; the message says why."""
+
+
+class RunDefectError(RunFailedError, DefectError):
+    """The run did not finish, for a defect of this program."""
 
 
 def reopen(folder: Path) -> Cluster:
@@ -64,8 +68,11 @@ def run_cluster(
     port: int | None = None,
     stop: threading.Event,
     progress: Progress,
-) -> None:
+) -> list[str]:
     """Run to the end, or until ``stop`` is set; nothing that was started stays.
+
+    Returns:
+        The clients that died on the way, each with the log that may say why.
 
     Raises:
         RunFailedError: The server gave up, with its reason.
@@ -79,7 +86,7 @@ def run_cluster(
     )
     with (
         _superlink(cluster, kind, port) as superlink,
-        local_nodes(kind, superlink.address, cluster.policies, cluster.folder / "logs"),
+        local_nodes(kind, superlink.address, cluster.policies, cluster.folder / "logs") as nodes,
     ):
         run_id = superlink.start_run(app)
         metrics = MetricsReader(cluster.server)
@@ -88,13 +95,23 @@ def run_cluster(
             state = read_status(cluster.server)
             metrics.read_new()
             progress(state, metrics.rows)
+            dead = _told_dead(cluster, kind, nodes.dead())
             if status.completed:
-                return
+                return dead
             if status.finished:
-                reason = read_status(cluster.server).get("message") or status.details
+                state = read_status(cluster.server)
+                reason = state.get("message") or status.details
                 log = superlink.run_log(run_id)
                 (cluster.folder / "logs" / "server.log").write_text(log)
+                if state.get("state") == "defective":
+                    raise RunDefectError(
+                        f"The server failed by a defect of this program: {reason}. Its trace is in "
+                        f"{cluster.folder / 'logs' / 'server.log'}."
+                    )
                 raise RunFailedError(reason or f"The run failed: see {superlink.log_file}.")
+            if len(dead) == len(cluster.policies):
+                superlink.stop_run(run_id)
+                raise RunFailedError(f"All clients died: {'; '.join(dead)}.")
             if state.get("state") in ("waiting", "running") and not is_alive(state["pid"]):
                 # Flower would notice only after a minute without heartbeat.
                 raise RunFailedError(
@@ -102,6 +119,16 @@ def run_cluster(
                     f"coinflower run --resume {cluster.folder}"
                 )
         superlink.stop_run(run_id)
+        return _told_dead(cluster, kind, nodes.dead())
+
+
+def _told_dead(cluster: Cluster, kind: NodeKind, dead: Sequence[int]) -> list[str]:
+    logs = cluster.folder / "logs"
+    return [f"client-{index} (see {logs / _log_of(kind, index)})" for index in dead]
+
+
+def _log_of(kind: NodeKind, index: int) -> str:
+    return "clients.log" if kind is NodeKind.THREADS else f"client-{index}.log"
 
 
 def _superlink(cluster: Cluster, kind: NodeKind, port: int | None) -> Superlink:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -38,10 +39,25 @@ def require_ray() -> None:
         )
 
 
+class LocalNodes:
+    """The running clients of a local federation.
+
+    Args:
+        ended: For each client, whether it has ended; in the order of their policies.
+    """
+
+    def __init__(self, ended: Sequence[Callable[[], bool]] = ()) -> None:
+        self._ended = ended
+
+    def dead(self) -> list[int]:
+        """Return the clients that have ended although nobody told them to."""
+        return [index for index, ended in enumerate(self._ended) if ended()]
+
+
 @contextlib.contextmanager
 def local_nodes(
     kind: NodeKind, address: str, policies: Sequence[Path], folder: Path
-) -> Iterator[None]:
+) -> Iterator[LocalNodes]:
     """Run one node for every policy as long as the block lasts; all of them end with it.
 
     Args:
@@ -52,11 +68,11 @@ def local_nodes(
     """
     folder.mkdir(parents=True, exist_ok=True)
     if kind is NodeKind.SIMULATED:
-        yield
+        yield LocalNodes()
         return
     if kind is NodeKind.THREADS:
-        with _threads(address, policies, folder):
-            yield
+        with _threads(address, policies, folder) as nodes:
+            yield nodes
         return
     make = _resident_command if kind is NodeKind.PROCESSES else _stock_command
     guards: list[subprocess.Popen[bytes]] = []
@@ -66,13 +82,21 @@ def local_nodes(
             environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
             with (folder / f"client-{index}.log").open("ab") as log:
                 guards.append(start_guarded(make(address, policy), env=environment, log=log))
-        yield
+        yield LocalNodes([functools.partial(_has_ended, guard) for guard in guards])
     finally:
         enders = [threading.Thread(target=stop_guarded, args=(guard,)) for guard in guards]
         for ender in enders:
             ender.start()
         for ender in enders:
             ender.join()
+
+
+def _has_ended(guard: subprocess.Popen[bytes]) -> bool:
+    return guard.poll() is not None
+
+
+def _is_over(worker: threading.Thread) -> bool:
+    return not worker.is_alive()
 
 
 def _resident_command(address: str, policy: Path) -> list[str]:
@@ -89,7 +113,7 @@ def _stock_command(address: str, policy: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[None]:
+def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[LocalNodes]:
     import torch
 
     from coinflower.client.app import app, forget_participants
@@ -120,7 +144,7 @@ def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[N
     try:
         for worker in workers:
             worker.start()
-        yield
+        yield LocalNodes([functools.partial(_is_over, worker) for worker in workers])
     finally:
         stop.set()
         for worker in workers:

@@ -12,7 +12,7 @@ from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink
 from coinflower.deploy.gateway.process import Gateway
-from coinflower.deploy.local.local_run import RunFailedError, is_alive
+from coinflower.deploy.local.local_run import RunDefectError, RunFailedError, is_alive
 from coinflower.deploy.machines.node_registry import FOLDER, NodeAdmission, Registry
 from coinflower.deploy.machines.server_log import FILE as RECORDS
 from coinflower.deploy.machines.server_log import Relay
@@ -162,11 +162,12 @@ class RunSupervisor:
         for row in self._metrics.read_new():
             accuracy = row["accuracy"]
             logger.info(
-                "Round %d of %d: %d of %d available clients took part, %d answered, %.1f s%s",
+                "Round %d of %d: %d of %d available clients %s, %d answered, %.1f s%s",
                 row["round"],
                 self._settings.terms.rounds,
                 row["participants"],
                 row["available"],
+                "were asked" if self._settings.terms.mode.answers_always else "took part",
                 row["answered"],
                 row["seconds"],
                 "" if accuracy is None else f", accuracy {accuracy:.1%}",
@@ -181,5 +182,11 @@ class RunSupervisor:
             raise RunFailedError("The server's process ended in mid-run; go on with --resume.")
 
     def _failure(self, details: str) -> RunFailedError:
-        told = read_status(self._settings.state).get("message")
+        status = read_status(self._settings.state)
+        told = status.get("message")
+        if status.get("state") == "defective":
+            return RunDefectError(
+                f"The server failed by a defect of this program: {told}. Its trace is in "
+                f"{self._superlink.log_file}."
+            )
         return RunFailedError(told or details or f"See {self._superlink.log_file}.")

@@ -28,6 +28,7 @@ from coinflower.deploy.machines.run_supervisor import RunSupervisor
 from coinflower.deploy.machines.server_log import FILE as RECORDS
 from coinflower.deploy.machines.server_log import VARIABLE as RECORDS_VARIABLE
 from coinflower.deploy.machines.status_file import SETTINGS
+from coinflower.server.app import require_ready
 from coinflower.server.journal import STATUS
 from coinflower.server.settings import Settings, load_settings, save_settings
 
@@ -90,6 +91,7 @@ def serve(plan: ServerPlan, stop: threading.Event) -> str:
     """
     settings = load_settings(plan.settings)
     settings = replace(settings, resume=True) if plan.resume else settings
+    require_ready(settings)  # before anybody is told that this serves
     tls = None if plan.keys is None else _tls_files(plan.keys)
     folder = plan.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)

@@ -67,6 +67,11 @@ def is_served(folder: Path) -> bool:
     return bool(status_file) and is_alive(status_file["pid"])
 
 
+def is_running(status: Mapping[str, Any]) -> bool:
+    """Return whether the parameter server that wrote this status is still at work."""
+    return status.get("state") in ("waiting", "running") and is_alive(status["pid"])
+
+
 def read_server_status(folder: Path) -> dict[str, Any]:
     """Return where the server of a folder stands, as figures.
 
@@ -74,7 +79,10 @@ def read_server_status(folder: Path) -> dict[str, Any]:
         ValueError: No server ever ran there.
     """
     if not (folder / SETTINGS).exists():
-        raise UserError(f"{folder} is not a server's folder; name the one given to --folder.")
+        raise UserError(
+            f"{folder} holds neither a server nor a run; name the folder given to --folder, or one "
+            "in runs/."
+        )
     return standing(load_settings(folder / SETTINGS), folder)
 
 
@@ -82,7 +90,8 @@ def standing(settings: Settings, folder: Path) -> dict[str, Any]:
     """Return where a server stands, from its status file and the run's own files."""
     status_file, status = read_status_file(folder), read_status(settings.state)
     metrics = read_metrics(settings.state)
-    running = is_served(folder)
+    local = not status_file  # written by `coinflower run`, which has no server of its own
+    running = is_running(status) if local else is_served(folder)
     state = status.get("state", "not begun")
     if not running and state in ("waiting", "running"):
         state = "interrupted"
@@ -93,12 +102,22 @@ def standing(settings: Settings, folder: Path) -> dict[str, Any]:
         "address": status_file.get("address", ""),
         "started": status_file.get("started", ""),
         "nodes": status_file.get("nodes", {}) if running else {},
-        "online": status_file.get("online", 0) if running else 0,
+        "online": _online(status_file, status, metrics) if running else 0,
         "round": metrics[-1]["round"] if metrics else 0,
         "rounds": settings.terms.rounds,
         "accuracy": measured[-1]["accuracy"] if measured else None,
         "accuracy_round": measured[-1]["round"] if measured else None,
         "last_error": status_file.get("error") or status.get("message", ""),
+        "refusals": status.get("refusals", ""),
         "mode": str(settings.terms.mode),
         "insecure": settings.insecure_seed is not None or bool(status.get("insecure")),
     }
+
+
+def _online(
+    status_file: Mapping[str, Any], status: Mapping[str, Any], metrics: list[dict[str, Any]]
+) -> int:
+    """Return how many clients are there; a run on one machine notes it with each round."""
+    if status_file:
+        return int(status_file["online"])
+    return int(metrics[-1]["available"]) if metrics and status["state"] == "running" else 0

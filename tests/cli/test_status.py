@@ -91,4 +91,4 @@ def test_another_folder_is_named(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    assert "is not a server's folder" in capsys.readouterr().err
+    assert "holds neither a server nor a run" in capsys.readouterr().err

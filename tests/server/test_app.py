@@ -183,7 +183,7 @@ def test_a_failure_later_on_keeps_what_was_reached(federation: Make) -> None:
     [
         ({"test_data": "nowhere"}, "data 'nowhere' does not exist"),
         ({"model": "digit"}, "model 'digit' is unknown"),
-        ({"model": "paper-cnn"}, "The model 'paper-cnn' cannot run on the test data"),
+        ({"model": "paper-cnn"}, "model 'paper-cnn' cannot take the test data"),
     ],
 )
 def test_what_cannot_work_is_said_before_any_client_is_asked(

@@ -188,7 +188,7 @@ def test_too_few_clients_stop_the_run_with_a_sentence(federation: Make) -> None:
         fed.run(patience_seconds=0.2)
     assert str(caught.value) == (
         "Only 0 of at least 1 clients were there for 0.2 s, so the run stops. "
-        f"Refusals: {Refusal.MODE.value}"
+        f"3 of 3 clients refuse: {Refusal.MODE.value}"
     )
 
 
