@@ -42,5 +42,5 @@ def flip(random_bytes: Callable[[int], bytes], p: float) -> bool:
 def threshold(name: str, probability: float) -> int:
     """Return the integer T such that 64 random bits are below T with the given probability."""
     if not 0 <= probability <= 1:
-        raise UserError(f"{name} is {probability}, but a probability must be between 0 and 1")
+        raise UserError(f"{name} = {probability} must lie in 0 to 1: it is a probability")
     return int(math.ldexp(probability, BITS))

@@ -1,4 +1,4 @@
-"""Whether a model and a data set go together."""
+"""Checks whether a model and a data set fit together."""
 
 import contextlib
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def model_for(name: str, data: Dataset) -> nn.Module:
 
 @contextlib.contextmanager
 def trial(name: str, data: str) -> Iterator[None]:
-    """Try a model on some data; what does not go together is said in a sentence.
+    """Try a model on some data, and say in one sentence if they do not fit together.
 
     Args:
         name: The model's name.

@@ -16,7 +16,7 @@ from coinflower.learning.own_code import OwnCodeError, blamed_on_its_author, pla
 
 
 def paper_cnn(classes: int) -> nn.Module:
-    """Returns the convolutional network of the paper, for 28 x 28 images of one channel.
+    """Return the convolutional network of the paper, for 28 x 28 images of one channel.
 
     With 62 classes it has 156,526 parameters.
     """
@@ -35,7 +35,7 @@ def paper_cnn(classes: int) -> nn.Module:
 
 
 def digits_model(classes: int) -> nn.Module:
-    """Returns a small network for 8 x 8 images of one channel that learns well under noise."""
+    """Return a small network for 8 x 8 images of one channel that learns well under noise."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(64, 32),
@@ -48,13 +48,13 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {"paper-cnn": paper_cnn, "digits
 
 
 def build_model(name: str, *, classes: int, seed: int = 0) -> nn.Module:
-    """Returns a model that maps a batch of images to a row of logits each.
+    """Return a model that maps a batch of images to one row of logits per image.
 
     The initial weights depend on the seed alone and are public. Torch's global random state is
     left as it was.
 
     Args:
-        name: ``paper-cnn``, ``digits``, or ``package.module:function`` for a model of one's own,
+        name: ``paper-cnn``, ``digits``, or ``package.module:function`` for your own model,
             where ``function(classes)`` returns an ``nn.Module``.
         classes: Number of classes, at least 2.
         seed: Seed of the initial weights.
@@ -63,7 +63,7 @@ def build_model(name: str, *, classes: int, seed: int = 0) -> nn.Module:
         ValueError: If the name is unknown or does not lead to a model, or classes is below 2.
     """
     if classes < 2:
-        raise UserError(f"classes is {classes}, but a classifier needs at least 2")
+        raise UserError(f"classes = {classes} must be at least 2")
     build = MODELS[name] if name in MODELS else _own_model(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -71,7 +71,7 @@ def build_model(name: str, *, classes: int, seed: int = 0) -> nn.Module:
             model = build(classes)
     if not isinstance(model, nn.Module):
         raise UserError(
-            f"model {name!r} returned {type(model).__name__}, but must return a torch nn.Module"
+            f"model {name!r} returned {type(model).__name__}; it must return a torch nn.Module"
         )
     return model
 
@@ -97,27 +97,29 @@ def _own_model(name: str) -> Callable[[int], nn.Module]:
             "package.module:function, importable where the program runs"
         ) from error
     if not callable(function):
-        raise UserError(f"model {name!r} is not a function: give one that takes the class count")
+        raise UserError(
+            f"model {name!r} is not a function: give one that takes the number of classes"
+        )
     own: Callable[[int], nn.Module] = function
     return own
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Returns how many numbers the model learns."""
+    """Return how many numbers the model learns."""
     return sum(parameter.numel() for parameter in trainable_parameters(model))
 
 
 def flatten_parameters(model: nn.Module) -> torch.Tensor:
-    """Returns a float32 copy of the learned parameters as one vector."""
+    """Return a float32 copy of the learned parameters as one vector."""
     flat = [parameter.detach().reshape(-1) for parameter in trainable_parameters(model)]
     return torch.cat(flat).to(torch.float32, copy=True)
 
 
 def load_parameters(model: nn.Module, flat: torch.Tensor | NDArray[np.float32]) -> None:
-    """Writes a flat vector into the learned parameters, in the order of ``flatten_parameters``.
+    """Write a flat vector into the learned parameters, in the order of ``flatten_parameters``.
 
     Raises:
-        ValueError: If the vector has not exactly one number per learned parameter.
+        ValueError: If the vector does not have exactly one number per learned parameter.
     """
     values = torch.as_tensor(flat)
     parameters = trainable_parameters(model)

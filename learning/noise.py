@@ -1,8 +1,8 @@
 """Sums in whole numbers of a fine cell, and noise on them before anything is rounded.
 
-A floating-point sum forgets what lies under its largest term, so who may add something large and
-take it away again can round everybody else's part to steps larger than the noise. In whole numbers
-a sum is exact in every order: who adds to it adds what it sent, and nothing else.
+A floating-point sum forgets what lies under its largest term, so a client that may add something
+large and take it away again can round everybody else's part to steps larger than the noise. In
+whole numbers a sum is exact in every order: a client adds what it sent, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Vector = npt.NDArray[np.float32]
 Counts = npt.NDArray[np.int64]
 
 LARGEST_COUNT = 1 << 62
-"""What all terms of a sum may add up to, in cells; the other half of 64 bits is for the noise."""
+"""The most that all terms may add up to, in cells; the other half of 64 bits is for the noise."""
 _CELL_EXPONENT = 16
 _FINE_EXPONENT = 32
 _MOST_NOISE = 1 << 58  # of a standard deviation, in cells: no draw is longer than 13 of them
@@ -28,7 +28,7 @@ _MOST_NOISE = 1 << 58  # of a standard deviation, in cells: no draw is longer th
 def fine_cell(clip_norm: float) -> float:
     """Return the cell that a sum of clipped gradients is counted in: at most 2⁻³² clip norms.
 
-    Each client's vector is cut off to it on its own. So a sample moves the counted sum of n numbers
+    Each client's vector is cut off to it on its own. So a record moves the counted sum of n numbers
     by at most C + √n·cell, which is below C·(1 + 10⁻⁶) for up to 18 million numbers.
     """
     return _power_of_two(clip_norm, _FINE_EXPONENT)
@@ -69,8 +69,8 @@ class FixedPoint:
     def add(self, vector: Vector) -> None:
         """Add a vector, cut off to whole cells on its own.
 
-        All vectors together must be shorter than ``LARGEST_COUNT`` cells; who takes them from
-        others has to see to it.
+        All vectors together must be shorter than ``LARGEST_COUNT`` cells; a caller that accepts
+        vectors from others has to ensure this.
         """
         self.counts += _counted(vector, self.cell)
 
@@ -90,15 +90,15 @@ def add_noise(total: FixedPoint, noise_std: float, randomness: Randomness) -> Ve
     """Return total + N(0, noise_std²) on a lattice that depends on ``noise_std`` alone.
 
     Noise is drawn in double precision, rounded to the cells of the total and added in whole
-    numbers. That is the same as rounding the exact noisy sum, so it tells no more than that. Only
-    then the sum is rounded to the coarser lattice that is published.
+    numbers. That is the same as rounding the exact noisy sum, so it reveals no more than that. Only
+    then is the sum rounded to the coarser lattice that is published.
 
-    A floating-point sum of both would keep no finer bits than its larger term has. Near zero pure
-    noise has many of them and noise on a gradient has not, so a few coordinates tell for certain
-    whether a client took part (Mironov, "On significance of the least significant bits for
-    differential privacy", 2012). For the same reason noise must not be coarser than the total: up
-    to 10⁴ clip norms, the most that a client prices, a double has bits below the cell. The lattice
-    makes the noise's variance larger by 10⁻¹¹ of itself at most.
+    A floating-point sum of both would keep no finer bits than its larger term has. Near zero, pure
+    noise has many of them and noise on a gradient does not, so a few coordinates would reveal with
+    certainty whether a client took part (Mironov, "On significance of the least significant bits
+    for differential privacy", 2012). For the same reason noise must not be coarser than the total:
+    up to 10⁴ clip norms, the most that a client prices, a double has bits below the cell. The
+    lattice makes the noise's variance larger by at most 10⁻¹¹ of itself.
 
     Args:
         total: What is protected.
@@ -106,15 +106,15 @@ def add_noise(total: FixedPoint, noise_std: float, randomness: Randomness) -> Ve
         randomness: Where it comes from.
 
     Raises:
-        ValueError: No noise is asked for, or more than 64 bits can hold.
+        ValueError: The noise is not above 0, or is more than 64 bits can hold.
     """
     if not 0 < noise_std <= _MOST_NOISE * total.cell:
         raise UserError(
-            f"noise_std is {noise_std}, but must be above 0 and at most "
+            f"noise_std = {noise_std} must be above 0 and at most "
             f"{_MOST_NOISE * total.cell:g} on a sum in cells of {total.cell:g}"
         )
-    # Every round does this: in place, with few arrays that the allocator has to find room for, and
-    # with exact reciprocals of powers of two.
+    # Every round does this, so it works in place, with few arrays to allocate, and with exact
+    # reciprocals of powers of two.
     noise = randomness.normal(total.counts.size, noise_std)
     noise *= 1 / total.cell
     counts: Counts = np.empty(noise.size, np.int64)

@@ -1,4 +1,4 @@
-"""Errors in a file of the user's own, said in one sentence with its place."""
+"""Errors in the user's own files, reported in one sentence with the place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Randomness that privacy rests on, and a seeded stand-in for experiments."""
+"""The randomness that privacy depends on, and a seeded substitute for simulations and tests."""
 
 import math
 import os
@@ -22,27 +22,27 @@ class Randomness(CoinSource, Protocol):
     """Coins, Poisson samples and Gaussian noise; predictable draws void every guarantee."""
 
     def sample_indices(self, n: int, q: float) -> NDArray[np.int64]:
-        """Returns each of 0, ..., n - 1 independently with probability q, ascending."""
+        """Return each of 0, ..., n - 1 independently with probability q, ascending."""
 
     def normal(self, size: int, std: float) -> NDArray[np.float64]:
-        """Returns independent draws of N(0, std²); exact zeros for std = 0."""
+        """Return independent draws of N(0, std²); exact zeros for std = 0."""
 
 
 class SecureRandom(SecureCoin):
     """Randomness for real use: unpredictable, and never the same in two processes.
 
     Coins and samples come straight from the operating system, noise from AES in counter mode under
-    a key of 128 bits from it. Each draw of noise has a key of its own, which is overwritten and
-    dropped afterwards: the process remembers nothing that would tell earlier noise, and a fork or a
-    copy has nothing to share.
+    a key of 128 bits from it. Each draw of noise has its own key, which is overwritten and
+    dropped afterwards: the process remembers nothing that would reveal earlier noise, and a fork or
+    a copy has nothing to share.
     """
 
     def sample_indices(self, n: int, q: float) -> NDArray[np.int64]:
-        """Returns each of 0, ..., n - 1 independently with probability q (exact to 2^-64)."""
+        """Return each of 0, ..., n - 1 independently with probability q (exact to 2^-64)."""
         return _sample_indices(os.urandom, n, q)
 
     def normal(self, size: int, std: float) -> NDArray[np.float64]:
-        """Returns independent draws of N(0, std²)."""
+        """Return independent draws of N(0, std²)."""
         from randomgen import AESCounter
 
         bits = AESCounter(key=int.from_bytes(os.urandom(16), "little"))
@@ -65,22 +65,22 @@ class SeededRandom:
         self._generator = np.random.Generator(np.random.Philox(seed))
 
     def coin(self, p: float) -> bool:
-        """Returns True with probability p."""
+        """Return True with probability p."""
         return flip(self._generator.bytes, p)
 
     def sample_indices(self, n: int, q: float) -> NDArray[np.int64]:
-        """Returns each of 0, ..., n - 1 independently with probability q."""
+        """Return each of 0, ..., n - 1 independently with probability q."""
         return _sample_indices(self._generator.bytes, n, q)
 
     def normal(self, size: int, std: float) -> NDArray[np.float64]:
-        """Returns independent draws of N(0, std²)."""
+        """Return independent draws of N(0, std²)."""
         return _normal(self._generator, size, std)
 
 
 def _sample_indices(source: Callable[[int], bytes], n: int, q: float) -> NDArray[np.int64]:
-    """Compares 16 bits of each index with q first; only ties (1 in 65,536) need the other 48."""
+    """Compare 16 bits of each index with q first; only ties (1 in 65,536) need the other 48."""
     if n < 0:
-        raise UserError(f"n is {n}, but the number of elements to sample from cannot be negative")
+        raise UserError(f"n = {n} must be at least 0: it is the number of records to sample from")
     first, rest = divmod(threshold("q", q), 1 << _REST_BITS)
     draws = np.frombuffer(source(n * _FIRST_BITS // 8), dtype="<u2").astype(np.int64)
     taken = draws < first
@@ -91,7 +91,7 @@ def _sample_indices(source: Callable[[int], bytes], n: int, q: float) -> NDArray
 
 def _normal(generator: np.random.Generator, size: int, std: float) -> NDArray[np.float64]:
     if not 0 <= std < math.inf:
-        raise UserError(f"std is {std}, but a standard deviation must be finite and at least 0")
+        raise UserError(f"std = {std} must be finite and at least 0: it is a standard deviation")
     if std == 0:
         return np.zeros(size)
     # Box and Muller, which torch computes on many numbers at once, in double precision: noise must
@@ -110,7 +110,7 @@ def _normal(generator: np.random.Generator, size: int, std: float) -> NDArray[np
 
 
 def _refine(uniform: torch.Tensor, generator: np.random.Generator) -> None:
-    """Spreads multiples of 2^-53 near 0 over their cells: the far tail has more than 53 bits."""
+    """Spread multiples of 2^-53 near 0 over their cells: the far tail has more than 53 bits."""
     if uniform.numel() and float(uniform.min()) < _COARSE:
         few = torch.nonzero(uniform < _COARSE).squeeze(1)
         uniform[few] -= _CELL * torch.from_numpy(generator.random(len(few)))

@@ -12,9 +12,9 @@ Vector = NDArray[np.float32]
 
 
 def mean_gradient(noisy_sum: Vector, *, p: float, q: float, declared_total: int) -> Vector:
-    """Returns the noisy sum over p·q·D, an unbiased estimate of the mean clipped gradient.
+    """Return the noisy sum over p·q·D, an unbiased estimate of the mean clipped gradient.
 
-    D is the sum of the *declared* data-set sizes and fixed, so that one element more or less does
+    D is the sum of the *declared* data-set sizes and fixed, so that one record more or less does
     not change the scale (docs/mathematics.md, "The mechanism").
 
     Args:
@@ -29,7 +29,7 @@ def mean_gradient(noisy_sum: Vector, *, p: float, q: float, declared_total: int)
     scale = p * q * declared_total
     if not scale > 0:
         raise UserError(
-            f"p·q·declared_total is {p}·{q}·{declared_total}, but every factor must be positive"
+            f"p·q·declared_total = {p}·{q}·{declared_total} must have only positive factors"
         )
     return (noisy_sum / scale).astype(np.float32, copy=False)
 
@@ -37,7 +37,7 @@ def mean_gradient(noisy_sum: Vector, *, p: float, q: float, declared_total: int)
 def sgd_step(
     weights: Vector, velocity: Vector, gradient: Vector, *, learning_rate: float, momentum: float
 ) -> tuple[Vector, Vector]:
-    """Returns the new weights w − η·v' and the new velocity v' = momentum·v + g."""
+    """Return the new weights w − η·v' and the new velocity v' = momentum·v + g."""
     velocity = (momentum * velocity + gradient).astype(np.float32, copy=False)
     return (weights - learning_rate * velocity).astype(np.float32, copy=False), velocity
 
@@ -49,21 +49,21 @@ def evaluate(
     *,
     batch: int = 1000,
 ) -> float:
-    """Returns the share of samples whose largest logit is the right class.
+    """Return the share of records whose largest logit is the right class.
 
     Args:
         model: Evaluated in eval mode; its own mode is restored.
         inputs: Images as a data set holds them (an array), or tensors ready for the model.
         targets: The right classes.
-        batch: Samples per forward pass.
+        batch: Records per forward pass.
 
     Raises:
-        ValueError: If there is no sample, or the counts differ.
+        ValueError: If there is no record, or the counts differ.
     """
     if len(inputs) == 0 or len(inputs) != len(targets):
         raise UserError(
-            f"{len(inputs)} inputs and {len(targets)} targets given, but evaluation needs equally "
-            "many, and at least one"
+            f"{len(inputs)} inputs and {len(targets)} targets given: evaluation needs equally "
+            "many of both, and at least one"
         )
     modes = {module: module.training for module in model.modules()}
     model.eval()

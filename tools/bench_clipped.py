@@ -64,7 +64,7 @@ def _row(samples: int, measure: str, value: float, limit: float | None) -> dict[
 
 
 def _ratios(samples: int, repetitions: int) -> list[dict[str, Any]]:
-    """Compares medians of repetitions that take turns, so that a busy machine hits all alike."""
+    """Compare medians of repetitions that take turns, so that a busy machine hits all alike."""
     inputs, targets = _batch(samples)
     model = build_model("paper-cnn", classes=CLASSES)
     methods: dict[str, Callable[[], torch.Tensor]] = {
@@ -175,7 +175,7 @@ def _memory_in_process(samples: int) -> float:
 
 
 def _memory_here(samples: int) -> float:
-    """Returns the peak of this process above what it held before the call, in MB."""
+    """Return the peak of this process above what it held before the call, in MB."""
     torch.set_num_threads(1)
     model = build_model("paper-cnn", classes=CLASSES)
     inputs, targets = _batch(samples)
@@ -191,7 +191,7 @@ def _status_kb(key: str) -> int:
 
 
 def main() -> None:
-    """Prints the table; exits with 1 if a limit is not met."""
+    """Print the table; exit with 1 if a limit is not met."""
     rows = run()
     print(f"{'n':>5}  {'measure':<38}{'value':>9}{'limit':>9}")
     for row in rows:

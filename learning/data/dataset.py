@@ -56,7 +56,7 @@ def _size(inputs: NDArray[Any]) -> str:
 
 def _check_part(what: str, inputs: NDArray[Any], targets: NDArray[np.int64], classes: int) -> None:
     if inputs.ndim != 3:
-        raise UserError(f"{what} has images of shape {inputs.shape}, but needs N x height x width")
+        raise UserError(f"{what} has images of shape {inputs.shape}; it must be N x height x width")
     if inputs.dtype not in (np.dtype(np.uint8), np.dtype(np.float32)):
         raise UserError(f"{what} has images of type {inputs.dtype}: give uint8, or float32 in 0..1")
     if targets.shape != (len(inputs),):
@@ -72,13 +72,13 @@ def _check_part(what: str, inputs: NDArray[Any], targets: NDArray[np.int64], cla
         )
     if targets.min() < 0 or targets.max() >= classes:
         raise UserError(
-            f"{what} has labels from {targets.min()} to {targets.max()}, but must lie in 0.."
+            f"{what} has labels from {targets.min()} to {targets.max()}; they must lie in 0.."
             f"{classes - 1}"
         )
 
 
 def to_tensor(inputs: NDArray[Any]) -> torch.Tensor:
-    """Returns rows of a data set as a float32 tensor N x 1 x H x W with values from 0 to 1.
+    """Return rows of a data set as a float32 tensor N x 1 x H x W with values from 0 to 1.
 
     Call it on the rows of a batch, ``to_tensor(data.train_inputs[rows])``, so that the data set
     itself stays as small as its bytes.

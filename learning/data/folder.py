@@ -24,19 +24,19 @@ _PLACES = (".", "raw", "MNIST/raw", "FashionMNIST/raw", "EMNIST/raw")
 
 
 def check_split(split: str | None) -> None:
-    """Refuses a name that is no split of EMNIST."""
+    """Refuse a name that is not a split of EMNIST."""
     if split is not None and split not in EMNIST_CLASSES:
         raise UserError(
-            f"split is {split!r}, but must be one of {', '.join(EMNIST_CLASSES)} (EMNIST only)"
+            f"split = {split!r} must be one of {', '.join(EMNIST_CLASSES)} (EMNIST only)"
         )
 
 
 def load_folder(folder: Path, *, split: str | None = None) -> Dataset:
-    """Returns the data set in a folder, or in torchvision's usual place below it.
+    """Return the data set in a folder, or in torchvision's usual place below it.
 
     Files may be plain or end in ``.gz``. EMNIST images, which are stored transposed, are turned
-    upright, and the labels of its ``letters`` start at 0. QMNIST's label file beside MNIST's
-    images tells the writer of each.
+    upright, and the labels of its ``letters`` start at 0. If QMNIST's label file lies
+    beside MNIST's images, it gives the writer of each.
 
     Args:
         folder: Holds ``train-images-idx3-ubyte`` and so on, or ``emnist-<split>-train-…``.
@@ -117,7 +117,7 @@ def _images_and_labels(
     targets = read_idx(label_file, dimensions=1)
     for path, array in ((image_file, inputs), (label_file, targets)):
         if array.dtype != np.uint8:
-            raise UserError(f"{path} holds {array.dtype} values, but must hold unsigned bytes")
+            raise UserError(f"{path} holds {array.dtype} values; it must hold unsigned bytes")
     if len(inputs) != len(targets):
         raise UserError(
             f"{image_file} has {len(inputs)} images, but {label_file.name} has "

@@ -15,9 +15,9 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 
 
 def read_idx(path: Path, *, dimensions: int) -> NDArray[Any]:
-    """Returns the array in an idx file, plain or compressed with gzip (by its name).
+    """Return the array in an idx file, plain or compressed with gzip (by its name).
 
-    Bytes of a plain file stay on disk until they are looked at; what has a byte order is copied.
+    Bytes of a plain file stay on disk until they are read; values of several bytes are copied.
 
     Args:
         path: The file.
@@ -29,7 +29,9 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[Any]:
     try:
         content = _content(path)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path} is truncated or not a gzip file ({error}): copy it anew") from None
+        raise UserError(
+            f"{path} is truncated or not a gzip file ({error}): copy it again"
+        ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
     header = 4 + 4 * dimensions

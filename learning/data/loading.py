@@ -29,14 +29,14 @@ def load_data(
     root: str | Path = "data",
     download: bool = False,
 ) -> Dataset:
-    """Returns a data set.
+    """Return a data set.
 
     Args:
         spec: ``digits`` (1,797 digits of 8 x 8 pixels that come with scikit-learn), ``mnist``,
             ``fashionmnist`` or ``emnist`` (through torchvision), a folder of MNIST-style idx files,
             or an ``.npz`` file with arrays x_train, y_train, x_test and y_test.
-        split: The split of EMNIST; ``byclass`` unless given, in a folder the one that is there.
-        root: Where torchvision keeps its files; of no concern to other data.
+        split: The split of EMNIST; by default ``byclass``, or in a folder the one that is there.
+        root: Where torchvision keeps its files; other data ignores it.
         download: Whether torchvision may fetch named data that is not in ``root``.
 
     Raises:
@@ -49,7 +49,7 @@ def load_data(
         if spec == "emnist":
             split = split or "byclass"
         elif split is not None:
-            raise UserError(f"split is {split!r}, but data {spec!r} has no splits: leave it out")
+            raise UserError(f"split = {split!r} must be left out: data {spec!r} has no splits")
         return _load_torchvision(spec, split, Path(root).expanduser(), download)
     path = Path(spec).expanduser()
     if path.is_dir():
@@ -98,7 +98,7 @@ def _load_torchvision(spec: str, split: str | None, root: Path, download: bool) 
 
 
 def _fetch(spec: str, split: str | None, root: Path) -> None:
-    """Lets torchvision download what it knows where to find; reading is left to our own reader."""
+    """Let torchvision download what it can find; our own reader reads it."""
     from coinflower.learning.data.vision import torchvision_datasets
 
     source = getattr(torchvision_datasets(), _TORCHVISION[spec])
@@ -125,8 +125,8 @@ def _load_npz(path: Path) -> Dataset:
     for key, labels in (("y_train", y_train), ("y_test", y_test)):
         if labels.ndim != 1 or labels.dtype.kind not in "iuf" or len(labels) == 0:
             raise UserError(
-                f"{path}: {key} has shape {labels.shape} and type {labels.dtype}, but must be a "
-                "vector of integer classes"
+                f"{path}: {key} of shape {labels.shape} and type {labels.dtype} must be a vector "
+                "of integer classes"
             )
     train_inputs, train_targets = usable_records(str(path), _pixels(x_train), y_train)
     test_inputs, test_targets = usable_records(f"{path} (test part)", _pixels(x_test), y_test)

@@ -1,4 +1,4 @@
-"""Sharing out the training rows of a data set among clients."""
+"""How the training rows of a data set are divided among clients."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,10 @@ Rows = NDArray[np.int64]
 def partition(
     dataset: Dataset, *, clients: int, how: str, seed: int, alpha: float = 0.5
 ) -> list[Rows]:
-    """Returns the training rows of each client, ascending; no row goes to two clients.
+    """Return the training rows of each client, ascending; no row goes to two clients.
 
     Args:
-        dataset: The data to share out.
+        dataset: The data to divide.
         clients: Number of clients, at most the number of training rows.
         how: ``equal`` (shuffled, sizes differ by at most one, every row is given out), ``writer``
             (one writer per client, chosen by a seeded shuffle), or ``dirichlet`` (each class is
@@ -26,14 +26,14 @@ def partition(
         alpha: Concentration of ``dirichlet``: the smaller, the more clients differ.
 
     Raises:
-        ValueError: If the data cannot be shared out in that way.
+        ValueError: If the data cannot be divided in that way.
     """
     rows = len(dataset.train_targets)
     if how not in HOW:
-        raise UserError(f"partition is {how!r}, but must be one of {', '.join(HOW)}")
+        raise UserError(f"partition = {how!r} must be one of {', '.join(HOW)}")
     if not 1 <= clients <= rows:
         raise UserError(
-            f"clients is {clients}, but must be from 1 to {rows}, the training rows of "
+            f"clients = {clients} must lie in 1 to {rows}, the number of training records of "
             f"{dataset.name}"
         )
     generator = np.random.default_rng(seed)
@@ -53,8 +53,8 @@ def _by_writer(dataset: Dataset, clients: int, generator: np.random.Generator) -
     writers = np.unique(dataset.writers)
     if clients > len(writers):
         raise UserError(
-            f"clients is {clients}, but {dataset.name} has only {len(writers)} writers: ask "
-            "for fewer"
+            f"clients = {clients} must be at most {len(writers)}, the number of writers of "
+            f"{dataset.name}"
         )
     chosen = generator.permutation(writers)[:clients]
     return [np.flatnonzero(dataset.writers == writer).astype(np.int64) for writer in chosen]
@@ -64,7 +64,7 @@ def _by_label(
     targets: NDArray[np.int64], clients: int, alpha: float, generator: np.random.Generator
 ) -> list[Rows]:
     if not 0 < alpha < np.inf:
-        raise UserError(f"alpha is {alpha}, but must be positive and finite")
+        raise UserError(f"alpha = {alpha} must be positive and finite")
     owner = np.empty(len(targets), dtype=np.int64)
     for label in np.unique(targets):
         rows = generator.permutation(np.flatnonzero(targets == label))

@@ -1,4 +1,4 @@
-"""Records that cannot be used: they count as absent, and whoever looks after the data is told."""
+"""Records that cannot be used: they count as absent, and the data owner's log names them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _NAMED = 10
 def usable_records(
     what: str, inputs: NDArray[Any], labels: NDArray[Any], *, classes: int | None = None
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Returns the records that can be used, and logs which cannot and why.
+    """Return the records that can be used, and log which cannot and why.
 
-    One of them must not keep all the others from taking part. What is wrong with all of the data,
-    such as its shape or type, is for `Dataset` to say.
+    A bad record must not keep all the others from taking part. `Dataset` reports what is wrong with
+    the data as a whole, such as its shape or type.
 
     Args:
         what: What the data is called in messages.
         inputs: Images.
         labels: Their labels, of any type of numbers.
-        classes: How many classes there are, if that is known.
+        classes: The number of classes, if it is known.
 
     Raises:
         ValueError: If most records cannot be used.

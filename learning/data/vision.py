@@ -11,7 +11,7 @@ _library: Any = None  # torch forgets the schemas when the last reference goes
 
 
 def torchvision_datasets() -> ModuleType:
-    """Returns ``torchvision.datasets``.
+    """Return ``torchvision.datasets``.
 
     A torchvision built for CUDA beside a torch built for the CPU fails to import because two of its
     compiled operators are missing. Data sets need neither, so declaring them is enough; this is

@@ -1,9 +1,9 @@
 """Clipped gradient sums from one backward pass, for models made of Conv2d and Linear layers.
 
 The backward pass stops at the layers' outputs. With a layer's input and the gradient of its output,
-each sample's gradient norm and, once the clip factors are known, the weighted sum follow by small
-matrix products, so there is neither a second backward pass nor a gradient per sample and weight of
-the large linear layers ("book-keeping", Bu et al. 2022, arXiv 2210.00038).
+each record's gradient norm and, once the clip factors are known, the weighted sum follow by small
+matrix products. So there is neither a second backward pass nor one gradient per record and weight
+of the large linear layers ("book-keeping", Bu et al. 2022, arXiv 2210.00038).
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class CannotKeepBooks(Exception):  # noqa: N818 - a turn of control flow, not a 
 
 
 def bookable_layers(model: nn.Module) -> list[Layer] | None:
-    """Returns the trainable layers if all are plain Conv2d or Linear layers, otherwise None."""
+    """Return the trainable layers if all are plain Conv2d or Linear layers, otherwise None."""
     layers: list[Layer] = []
     owned: set[int] = set()
     for module in model.modules():
@@ -56,7 +56,7 @@ def book_chunk(
     targets: torch.Tensor,
     clip_norm: float,
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Returns the clipped gradient sum of one chunk, parameter by parameter.
+    """Return the clipped gradient sum of one chunk, parameter by parameter.
 
     Raises:
         CannotKeepBooks: If a layer is called more than once or its input changes afterwards.
@@ -108,7 +108,7 @@ class _Tap(torch.autograd.Function):
 
 @contextmanager
 def _recorded(layers: list[Layer]) -> Iterator[dict[Layer, _Call]]:
-    """Records the calls of the layers while their parameters are held constant."""
+    """Record the calls of the layers while their parameters are held constant."""
     calls: dict[Layer, _Call] = {}
     trainable = [p for layer in layers for p in layer.parameters() if p.requires_grad]
     start = torch.zeros((), requires_grad=True)
@@ -210,8 +210,8 @@ def _gradients(layer: Layer, call: _Call, samples: int) -> _OuterProducts | _Per
     dimensions = 4 if isinstance(layer, nn.Conv2d) else 2
     if activation.dim() < dimensions or activation.shape[0] != samples:
         raise UserError(
-            f"layer {layer} received shape {tuple(activation.shape)} for {samples} samples, but "
-            "the first dimension must count the samples: keep the batch dimension first"
+            f"layer {layer} received shape {tuple(activation.shape)} for {samples} records; the "
+            "first dimension must count the records: keep the batch dimension first"
         )
     if isinstance(layer, nn.Conv2d):
         return _convolution_gradients(layer, activation, gradient)
@@ -238,7 +238,7 @@ def _convolution_gradients(
 
 
 def _patches(layer: nn.Conv2d, image: torch.Tensor, positions: tuple[int, ...]) -> torch.Tensor:
-    """Returns what the kernel sees: (samples·groups) x positions x (kernel cells·channels).
+    """Return what the kernel sees: (samples·groups) x positions x (kernel cells·channels).
 
     Channels come last because then a row of the kernel is one contiguous run, which copies several
     times faster than torch's own unfold.

@@ -1,4 +1,4 @@
-"""The clipped gradient sum: all that a sample of a data owner's data can do to a message."""
+"""The clipped gradient sum: the only way in which a data owner's records enter a message."""
 
 import itertools
 import math
@@ -34,31 +34,32 @@ def clipped_gradient_sum(
     *,
     chunk_size: int | None = None,
 ) -> torch.Tensor:
-    """Returns Σ_i g_i · min(1, C / |g_i|), g_i the cross-entropy gradient of sample i.
+    """Return Σ_i g_i · min(1, C / |g_i|), g_i the cross-entropy gradient of record i.
 
     Models whose learned parameters all belong to Conv2d and Linear layers, each called once, take a
     single backward pass (`coinflower.learning.gradients.bookkeeping`); any other model goes through
     Opacus' GradSampleModule on a copy. Both give the same sum to rounding. The model runs in its
     current mode (train or eval) and is left as it was: no hooks, no ``.grad``.
 
-    One sample moves the result by at most C, whatever it holds: a sample whose gradient norm is
-    NaN, infinite or beyond what single precision can scale down contributes exactly zero. Layers
-    of torch that mix samples are refused; a model's own code is trusted to keep the rows of a
-    batch apart.
+    One record moves the result by at most C, whatever it holds: a record whose gradient norm is
+    NaN, infinite or beyond what single precision can scale down contributes exactly zero. Torch's
+    layers that mix records are refused; a model's own code is trusted to keep the rows of a batch
+    apart.
 
     Args:
-        model: Takes the inputs, samples in the first dimension, and returns a row of logits each.
-        inputs: n samples; n may be 0, which gives exact zeros.
+        model: Takes the inputs, records in the first dimension, and returns one row of logits per
+            record.
+        inputs: n records; n may be 0, which gives exact zeros.
         targets: The n right classes, int64.
-        clip_norm: The bound C on each sample's L2 norm; ``math.inf`` does not clip.
-        chunk_size: Samples processed at a time; by default as many as about 100 MB allow. It bounds
+        clip_norm: The bound C on each record's L2 norm; ``math.inf`` does not clip.
+        chunk_size: Records processed at a time; by default as many as about 100 MB allow. It bounds
             memory for any n and does not change the result beyond rounding.
 
     Returns:
         One flat float32 vector in the order of ``model.parameters()``, without frozen parameters.
 
     Raises:
-        ValueError: If an argument is out of range or the model has a layer that mixes samples.
+        ValueError: If an argument is out of range or the model has a layer that mixes records.
     """
     check_clip_norm(clip_norm)
     refuse_mixing_layers(model)
@@ -67,11 +68,11 @@ def clipped_gradient_sum(
         raise UserError("the model has no trainable parameter: set requires_grad on some of them")
     if len(inputs) != len(targets) or targets.dim() != 1:
         raise UserError(
-            f"targets have shape {tuple(targets.shape)} for {len(inputs)} inputs, but must be a "
-            "vector of one class per input"
+            f"targets of shape {tuple(targets.shape)} for {len(inputs)} inputs must be a vector of "
+            "one class per input"
         )
     if chunk_size is not None and chunk_size < 1:
-        raise UserError(f"chunk_size is {chunk_size}, but must be at least 1, or None to choose it")
+        raise UserError(f"chunk_size = {chunk_size} must be at least 1, or None to choose it")
 
     layers = bookable_layers(model)
     inputs = inputs.detach()
@@ -87,7 +88,7 @@ def clipped_gradient_sum(
 
 
 def refuse_mixing_layers(model: nn.Module) -> None:
-    """Refuses models in which one sample's gradient depends on the other samples.
+    """Refuse models in which one record's gradient depends on the other records.
 
     Raises:
         ValueError: Naming the first such layer.
@@ -96,8 +97,8 @@ def refuse_mixing_layers(model: nn.Module) -> None:
         tracks = isinstance(module, _InstanceNorm) and module.track_running_stats
         if isinstance(module, _BatchNorm) or tracks:
             raise UserError(
-                f"layer {name!r} ({type(module).__name__}) mixes the samples of a batch, so no "
-                "clipping can bound what one sample does: use GroupNorm or LayerNorm instead"
+                f"layer {name!r} ({type(module).__name__}) mixes the records of a batch, so "
+                "clipping cannot bound what one record does: use GroupNorm or LayerNorm instead"
             )
 
 
@@ -165,7 +166,7 @@ def _views(flat: torch.Tensor, parameters: list[nn.Parameter]) -> list[torch.Ten
 
 
 def _chunks(inputs: torch.Tensor, held: int, chunk_size: int | None) -> list[slice]:
-    """Cuts the rows into even chunks, given the numbers held per sample besides activations."""
+    """Cut the rows into even chunks, given the numbers held per record besides activations."""
     samples = len(inputs)
     if samples == 0:
         return []
@@ -178,7 +179,7 @@ def _chunks(inputs: torch.Tensor, held: int, chunk_size: int | None) -> list[sli
 
 
 def _channels_last(images: torch.Tensor) -> torch.Tensor:
-    """Copies images to channels-last strides, spelt out since torch keeps one channel as it is."""
+    """Copy images to channels-last strides, spelt out because torch leaves one channel as it is."""
     _, channels, height, width = images.shape
     stride = (height * width * channels, 1, width * channels, channels)
     return images.new_empty_strided(images.shape, stride).copy_(images)

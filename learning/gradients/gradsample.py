@@ -16,7 +16,7 @@ from coinflower.learning.gradients.samples import (
 
 
 def refuse_unsupported(model: nn.Module) -> None:
-    """Refuses by name the layers whose per-sample gradients Opacus cannot or does not compute.
+    """Refuse by name the layers whose per-sample gradients Opacus cannot or does not compute.
 
     Raises:
         ValueError: Naming the first such layer and why.
@@ -28,21 +28,21 @@ def refuse_unsupported(model: nn.Module) -> None:
         errors = validator(module) if validator is not None else []
         if errors:
             raise UserError(
-                f"layer {name!r} ({type(module).__name__}) has no gradient of a single sample: "
+                f"layer {name!r} ({type(module).__name__}) has no gradient of a single record: "
                 f"{errors[0]}"
             )
         if getattr(module, "padding_mode", "zeros") != "zeros":
             raise UserError(
-                f"layer {name!r} has padding_mode={module.padding_mode!r}, but beside layers other "
-                "than Conv2d and Linear only 'zeros' is supported: pad with a separate nn.Module"
+                f"padding_mode = {module.padding_mode!r} of layer {name!r} must be 'zeros' in a "
+                "model with layers other than Conv2d and Linear: pad with a separate nn.Module"
             )
 
 
 class PerSampleModel:
-    """A copy of the model that computes a gradient per sample; the original stays untouched.
+    """A copy of the model that computes one gradient per record; the original stays untouched.
 
     Args:
-        model: Any model whose layers keep samples apart.
+        model: Any model whose layers keep records apart.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -56,7 +56,7 @@ class PerSampleModel:
             if type(module) not in GradSampleModule.GRAD_SAMPLERS:
                 raise UserError(
                     f"layer {name!r} ({type(module).__name__}) is in eval mode, but its per-sample "
-                    "gradients exist in train mode only: call train() on it"
+                    "gradients exist only in train mode: call train() on it"
                 )
             # Opacus' hooks look at this flag; these layers compute the same in either mode.
             module.training = True
@@ -71,7 +71,7 @@ class PerSampleModel:
     def clipped_sum(
         self, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float
     ) -> list[torch.Tensor]:
-        """Returns the clipped gradient sum of one chunk, one tensor per trainable parameter."""
+        """Return the clipped gradient sum of one chunk, one tensor per trainable parameter."""
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
             loss = summed_cross_entropy(self._model(inputs), targets)
@@ -95,6 +95,6 @@ class PerSampleModel:
         if gradient.shape[0] != samples:
             raise UserError(
                 f"a parameter of shape {tuple(parameter.shape)} has {gradient.shape[0]} gradients "
-                f"for {samples} samples: keep the batch dimension first in the model"
+                f"for {samples} records: keep the batch dimension first in the model"
             )
         return gradient.flatten(1)

@@ -1,4 +1,4 @@
-"""What every way of clipping sample by sample shares: the loss and the clip factor."""
+"""What all ways of clipping record by record share: the loss and the clip factor."""
 
 import math
 from collections.abc import Iterator
@@ -14,32 +14,32 @@ SMALLEST_CLIP_NORM = 1e-12
 LARGEST_ACTIVATION = 1e20
 _DENORMAL = 1e-40
 _NUMBERS_AT_ONCE = 1 << 18
-_SMALLEST_FACTOR = 1e-30  # smaller ones near single precision's denormals, whose rounding is coarse
+_SMALLEST_FACTOR = 1e-30  # below it come single precision's denormals, whose rounding is coarse
 
 
 def check_clip_norm(clip_norm: float) -> None:
-    """Refuses a clip norm that bounds nothing or that single precision cannot measure."""
+    """Refuse a clip norm that bounds nothing or that single precision cannot measure."""
     if not clip_norm >= SMALLEST_CLIP_NORM:
         raise UserError(
-            f"clip_norm is {clip_norm}, but must be at least {SMALLEST_CLIP_NORM}: give the "
-            "largest L2 norm a sample's gradient may have, or math.inf for no clipping"
+            f"clip_norm = {clip_norm} must be at least {SMALLEST_CLIP_NORM}: give the largest L2 "
+            "norm that a record's gradient may have, or math.inf for no clipping"
         )
 
 
 def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Returns the cross-entropy summed (not averaged) over the samples.
+    """Return the cross-entropy summed (not averaged) over the records.
 
     Args:
-        logits: What the model returned, samples x classes.
-        targets: The right class of each sample, int64.
+        logits: What the model returned, records x classes.
+        targets: The right class of each record, int64.
 
     Raises:
         ValueError: If the shapes do not fit or a target is not one of the model's classes.
     """
     if logits.dim() != 2 or logits.shape[0] != targets.shape[0]:
         raise UserError(
-            f"the model returned shape {tuple(logits.shape)} for {targets.shape[0]} samples, but "
-            "must return one row of logits per sample: check the model's last layer"
+            f"the model returned shape {tuple(logits.shape)} for {targets.shape[0]} records; it "
+            "must return one row of logits per record: check the model's last layer"
         )
     classes = logits.shape[1]
     low, high = (int(bound) for bound in targets.aminmax())
@@ -52,9 +52,9 @@ def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.T
 
 
 def square_norms_of(gradients: torch.Tensor) -> torch.Tensor:
-    """Returns the squared L2 norm of each row in double precision, whose rounding is 10⁻¹⁶ of it.
+    """Return the squared L2 norm of each row in double precision, whose rounding is 10⁻¹⁶ of it.
 
-    Single precision would overflow, underflow, and let a sample be longer than C by its rounding.
+    Single precision would overflow, underflow, and let a record exceed C by its rounding.
     """
     # Torch makes a copy in double precision; a few rows at a time stay in the processor's cache.
     rows = max(1, _NUMBERS_AT_ONCE // max(1, gradients.shape[1]))
@@ -67,9 +67,9 @@ def square_norms_of(gradients: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def denormals_flushed() -> Iterator[None]:
-    """Takes numbers below 10⁻³⁸ for 0 in the calling thread: they take a processor far longer.
+    """Treat numbers below 10⁻³⁸ as 0 in the calling thread: they take a processor far longer.
 
-    How long a gradient takes would otherwise tell something of the data.
+    Otherwise the time that a gradient takes would reveal something about the data.
     """
     before = bool(torch.full((1,), _DENORMAL).mul_(1) == 0)
     torch.set_flush_denormal(True)
@@ -80,17 +80,17 @@ def denormals_flushed() -> Iterator[None]:
 
 
 def clip_factors(square_norms: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the rows to keep and the factor min(1, C / norm) of each row.
+    """Return the rows to keep and the factor min(1, C / norm) of each row.
 
-    A sample whose norm is not finite, or so large that scaling it down would lose precision, is not
+    A record whose norm is not finite, or so large that scaling it down would lose precision, is not
     kept: it contributes zero, so it can neither poison the sum nor exceed the bound C.
 
     Args:
-        square_norms: Squared L2 norm of each sample's gradient, float64.
+        square_norms: Squared L2 norm of each record's gradient, float64.
         clip_norm: The bound C, possibly infinite.
 
     Returns:
-        A boolean vector over all samples, and the float64 factors of all samples (those of samples
+        A boolean vector over all records, and the float64 factors of all records (those of records
         that are not kept mean nothing).
     """
     norms = square_norms.sqrt()
@@ -101,5 +101,5 @@ def clip_factors(square_norms: torch.Tensor, clip_norm: float) -> tuple[torch.Te
 
 
 def trainable_parameters(model: nn.Module, *, recurse: bool = True) -> list[nn.Parameter]:
-    """Returns the parameters that are learned, in the order of ``model.parameters()``."""
+    """Return the parameters that are learned, in the order of ``model.parameters()``."""
     return [parameter for parameter in model.parameters(recurse) if parameter.requires_grad]

@@ -51,8 +51,8 @@ def test_another_seed_is_another_share(owner: Any) -> None:
     ("changes", "sentence"),
     [
         ({"data": "nowhere"}, "data 'nowhere' does not exist"),
-        ({"share": {"clients": 31, "index": 0}}, "clients is 31, but must be from 1 to 30"),
-        ({"share": {"clients": 3, "index": 0, "how": "fair"}}, "partition is 'fair'"),
+        ({"share": {"clients": 31, "index": 0}}, "clients = 31 must lie in 1 to 30"),
+        ({"share": {"clients": 3, "index": 0, "how": "fair"}}, "partition = 'fair'"),
         ({"share": {"clients": 3, "index": 0, "how": "writer"}}, "needs writer ids"),
     ],
 )

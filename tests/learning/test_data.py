@@ -102,7 +102,7 @@ def test_one_of_several_emnist_splits_must_be_named(tmp_path):
 
 
 def test_an_unknown_split_is_refused():
-    with pytest.raises(ValueError, match=r"split is 'by-class'.*byclass"):
+    with pytest.raises(ValueError, match=r"split = 'by-class'.*byclass"):
         load_data("emnist", split="by-class")
 
 
@@ -236,10 +236,10 @@ def test_an_npz_file_of_fractions_is_loaded(tmp_path):
         ({"x_train": images(7)[..., None]}, r"images of shape \(7, 5, 4, 1\)"),
         ({"x_train": images(6)}, "6 images, but labels"),
         ({"x_train": images(7).astype(np.int64)}, "images of type int64"),
-        ({"y_train": labels(7).astype(str)}, "y_train has shape.*integer classes"),
+        ({"y_train": labels(7).astype(str)}, "y_train of shape.*integer classes"),
         ({"y_train": labels(7) + 0.5}, "7 of 7 records cannot be used; .*not an integer"),
         ({"y_train": labels(7).astype(np.int64) - 9}, "7 of 7 records .*label is negative"),
-        ({"x_test": images(0), "y_test": labels(0)}, "y_test has shape"),
+        ({"x_test": images(0), "y_test": labels(0)}, "y_test of shape"),
     ],
 )
 def test_an_npz_file_of_the_wrong_content_is_refused(tmp_path, changes, complaint):

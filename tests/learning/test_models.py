@@ -76,7 +76,7 @@ def test_a_model_of_ones_own_is_built_by_its_function(tmp_path, monkeypatch):
 
 
 def test_a_classifier_needs_two_classes():
-    with pytest.raises(ValueError, match="classes is 1"):
+    with pytest.raises(ValueError, match="classes = 1"):
         build_model("digits", classes=1)
 
 

@@ -182,20 +182,20 @@ def test_a_copy_of_the_secure_source_has_a_key_of_its_own(duplicate):
 
 @pytest.mark.parametrize("probability", [-0.1, 1.1, math.nan])
 def test_what_is_no_probability_is_refused(randomness, probability):
-    with pytest.raises(ValueError, match=f"p is {probability}"):
+    with pytest.raises(ValueError, match=f"p = {probability}"):
         randomness.coin(probability)
-    with pytest.raises(ValueError, match=f"q is {probability}"):
+    with pytest.raises(ValueError, match=f"q = {probability}"):
         randomness.sample_indices(10, probability)
 
 
 @pytest.mark.parametrize("std", [-1.0, math.inf, math.nan])
 def test_what_is_no_standard_deviation_is_refused(randomness, std):
-    with pytest.raises(ValueError, match=f"std is {std}"):
+    with pytest.raises(ValueError, match=f"std = {std}"):
         randomness.normal(10, std)
 
 
 def test_a_negative_number_of_elements_is_refused(randomness):
-    with pytest.raises(ValueError, match="n is -1"):
+    with pytest.raises(ValueError, match="n = -1"):
         randomness.sample_indices(-1, 0.5)
 
 
