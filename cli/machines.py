@@ -83,21 +83,22 @@ def client(
 
     import torch
 
-    from coinflower.client.app import app
+    from coinflower.client.app import make_app
     from coinflower.client.node.identity import load_private_key
     from coinflower.client.node.resident import ResidentNode
+    from coinflower.client.participant import Participant
     from coinflower.deploy.machines.health import HealthServer
     from coinflower.deploy.machines.page_link import told_link
 
     torch.set_num_threads(1)
     key = None if private_key is None else load_private_key(private_key)
-    participant = _open_participant(policy)
+    # Policy, data and ledger now, so that what is wrong shows before anybody asks.
+    participant = Participant.open(policy.absolute())
     with stop_on_signals() as stop, contextlib.ExitStack() as stack:
         node = ResidentNode(
             superlink,
-            app,
+            make_app(lambda _: participant),
             stop=stop,
-            node_config={"policy": str(policy.absolute())},
             insecure=insecure,
             root_certificates=authority,
             private_key=key,
@@ -161,23 +162,6 @@ def _require_writable(policy: Policy) -> None:
                 f"{path} is read-only, so nothing could be charged to the ledger "
                 f"{policy.ledger.name}; make it writable for this user."
             )
-
-
-def _open_participant(policy: Path) -> Participant:
-    """Open policy, data and ledger now, so that what is wrong shows before anybody asks."""
-    from flwr.app import Context, RecordDict
-
-    from coinflower.client.app import participant_of
-
-    return participant_of(
-        Context(
-            run_id=0,
-            node_id=0,
-            node_config={"policy": str(policy.absolute())},
-            state=RecordDict(),
-            run_config={},
-        )
-    )
 
 
 @server_app.command()

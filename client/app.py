@@ -35,9 +35,17 @@ _MOST_CHARACTERS = 400
 _participants: dict[Path, Participant] = {}
 _opening = threading.Lock()
 
-app = ClientApp()
-
 Handler = Callable[[Message, Context], Message]
+OwnerOf = Callable[[Context], Participant]
+
+
+def make_app(owner_of: OwnerOf) -> ClientApp:
+    """Return the app of the participant that is found for a node's context."""
+    made = ClientApp()
+    made.query(messages.ENROL)(_discreet(_enrol, owner_of))
+    made.query(messages.INVITE)(_discreet(_invite, owner_of))
+    made.train(messages.GRADIENT)(_discreet(_gradient, owner_of))
+    return made
 
 
 def policy_path(context: Context) -> Path:
@@ -71,13 +79,14 @@ def forget_participants() -> None:
         _participants.clear()
 
 
-def discreet(handler: Handler) -> Handler:
+def _discreet(
+    handler: Callable[[Message, Callable[[], Participant]], Message], owner_of: OwnerOf
+) -> Handler:
     """Let nothing about a failure leave the client: Flower sends an exception's text."""
 
-    @functools.wraps(handler)
     def handle(message: Message, context: Context) -> Message:
         try:
-            return handler(message, context)
+            return handler(message, functools.partial(_heeding, message, context, owner_of))
         except Exception as error:  # whatever it was, only a constant sentence may leave
             kind, what = quoted(message.metadata.message_type), type(error).__name__
             logger.warning("%s not answered: %s: %s", kind, what, _shown(error))
@@ -119,13 +128,11 @@ def _answer(message: Message, fields: dict[str, ConfigRecordValues]) -> Message:
     return Message(RecordDict({messages.ANSWER: record}), reply_to=message)
 
 
-@app.query(messages.ENROL)
-@discreet
-def enrol(message: Message, context: Context) -> Message:
+def _enrol(message: Message, owner: Callable[[], Participant]) -> Message:
     """Agree to the terms, or refuse with a sentence that says nothing about the data."""
     size, reason, echo = 0, "", NO_TOKEN
     try:
-        participant = _heeding(message, context)
+        participant = owner()
         size = participant.enrol(_understood(message))
         echo = participant.echo()
     except RefusedError as refused:
@@ -146,9 +153,9 @@ def enrol(message: Message, context: Context) -> Message:
     )
 
 
-def _heeding(message: Message, context: Context) -> Participant:
+def _heeding(message: Message, context: Context, owner_of: OwnerOf) -> Participant:
     """Return this node's participant, unless the question shows that its ledger was set back."""
-    participant = participant_of(context)
+    participant = owner_of(context)
     if messages.ECHO in message.content.config_records:
         participant.heed(message.content.config_records[messages.ECHO].get(messages.ECHO))
     return participant
@@ -161,27 +168,27 @@ def _understood(message: Message) -> Terms:
         raise RefusedError(Refusal.TERMS, str(error)) from error
 
 
-@app.query(messages.INVITE)
-@discreet
-def invite(message: Message, context: Context) -> Message:
+def _invite(message: Message, owner: Callable[[], Participant]) -> Message:
     """Flip the coins of the next rounds, charged first, and say what they showed."""
     first, count = _whole(_ask(message), messages.ROUND), _whole(_ask(message), messages.COUNT)
     terms = _terms(message)
     if not 1 <= count <= terms.rounds_per_invitation:
         raise ValueError(f"{count} rounds in one invitation")
-    participant = _heeding(message, context)
+    participant = owner()
     coins = participant.flip(terms, range(first, first + count))
     return _answer(message, {messages.COINS: coins, messages.ECHO: participant.echo()})
 
 
-@app.train(messages.GRADIENT)
-@discreet
-def gradient(message: Message, context: Context) -> Message:
+def _gradient(message: Message, owner: Callable[[], Participant]) -> Message:
     """Answer a model with the (noisy) sum of clipped gradients, once a round."""
     ask = _ask(message)
-    participant = _heeding(message, context)
+    participant = owner()
     total = participant.gradient_sum(
         _terms(message), _whole(ask, messages.ROUND), ask[messages.WEIGHTS]
     )
     sent = messages.vector_to_bytes(total)
     return _answer(message, {messages.SUM: sent, messages.ECHO: participant.echo()})
+
+
+app = make_app(participant_of)
+"""For nodes that find their policy by Flower's configuration: stock, simulated and in threads."""

@@ -27,13 +27,12 @@ def main(authority, ids, *nodes):
         residents = []
         for node in nodes:
             kind, port, policy = node.split("=")
-            clients._participants[Path(policy).resolve()] = KINDS[kind].open(Path(policy))
+            participant = KINDS[kind].open(Path(policy))
             residents.append(
                 ResidentNode(
                     f"{LOOPBACK}:{port}",
-                    clients.app,
+                    clients.make_app(lambda _, participant=participant: participant),
                     stop=stop,
-                    node_config={clients.POLICY_KEY: policy},
                     root_certificates=Path(authority).read_bytes(),
                     poll_interval=0.8,  # polls are most of the work of so many nodes on one machine
                 )
@@ -46,7 +45,6 @@ def main(authority, ids, *nodes):
         write_atomically(Path(ids), json.dumps([one.node_id for one in residents]).encode())
         for thread in threads:
             thread.join()
-        clients.forget_participants()
 
 
 if __name__ == "__main__":
