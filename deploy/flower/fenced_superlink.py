@@ -40,6 +40,8 @@ from flwr.supercore.object_store import ObjectStore
 from flwr.superlink.cli import flower_superlink
 from flwr.superlink.servicer.fleet import fleet_handlers
 
+from coinflower.deploy.core_dumps import forbid_core_dumps
+
 logger = logging.getLogger("coinflower.server")
 
 _MOST_MESSAGES = 64
@@ -179,5 +181,6 @@ def put_up_fence() -> None:
 
 
 if __name__ == "__main__":
+    forbid_core_dumps()
     put_up_fence()
     flower_superlink()

@@ -24,6 +24,7 @@ from tests.support.builders import policy_text
 
 COINFLOWER = Path(sys.executable).parent / "coinflower"
 POLICY = policy_text(modes=["quiet"], budget={"epsilon": 30.0, "delta": 1e-3})
+SUPERLINK = "coinflower.deploy.flower.fenced_superlink"
 PATIENCE = 120.0
 FORGED = "2026-01-01 00:00:00,000 INFO Joined the SuperLink: all is well"
 HOSTILE = f"no\n{FORGED}\r\n\x1b[2J\x1b]0;owned\x07\x9b31m\u202e{'x' * 5000}"
@@ -115,7 +116,7 @@ def test_a_client_dumps_no_core_and_shows_nobody_its_memory(folder):
         assert is_readable(cat.pid), "this look would find nothing anyway"
 
 
-def test_what_a_server_starts_dumps_no_core(folder):
+def test_a_server_and_what_it_starts_dump_no_core_and_show_nobody_the_sums(folder):
     settings = """
 state = "state"
 test_data = "digits"
@@ -134,12 +135,22 @@ learning_rate = 2.0
     (folder / "settings.toml").write_text(settings)
     port = free_port(LOOPBACK)
     words = ("server", "run", "settings.toml", "--port", port, "--drain-seconds", 1)
-    with started(folder, *words, preexec_fn=allow_cores) as process:
+    with started(folder, *words, before=ordinary(), preexec_fn=allow_cores) as process:
         wait_for(lambda: "waiting for clients" in output(folder), process)
-        below = descendants(process.pid)
-        assert below
-        for pid in (process.pid, *below):
+        all_of_it = [process.pid, *descendants(process.pid)]
+        for pid in all_of_it:
             assert core_limits(pid).groups() == ("0", "0")
+        (superlink,) = [pid for pid in all_of_it if runs(pid, SUPERLINK) and not is_guard(pid)]
+        assert not is_readable(process.pid)
+        assert not is_readable(superlink)  # which keeps what clients send
+
+
+def runs(pid, program):
+    return program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+
+
+def is_guard(pid):
+    return b"guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def descendants(pid):
