@@ -66,14 +66,23 @@ class Pace:
         """How much longer this round's answers count."""
         if self._seconds is None or self._began is None:
             return self._reply_seconds
-        return self._left(_ANSWERING * self._seconds)
+        return min(self._reply_seconds, self._left(_ANSWERING * self._seconds))
+
+    def await_end_of_answers(self) -> None:
+        """Return when no answer counts any more, also if all have come; without a clock, at once.
+
+        What comes next takes its time, and others may see when it begins or whether it is done by
+        the next tick: who is new, for example, is asked to enrol.
+        """
+        if self._seconds is not None:
+            time.sleep(self._left(_ANSWERING * self._seconds))
 
     def coin_seconds(self) -> float:
         """How much longer coins for the next round count."""
         if self._seconds is None or self._began is None:
             return self._reply_seconds
-        return self._left((1 + _ANSWERING) / 2 * self._seconds)
+        return min(self._reply_seconds, self._left((1 + _ANSWERING) / 2 * self._seconds))
 
     def _left(self, seconds: float) -> float:
         assert self._began is not None
-        return max(0.0, min(self._reply_seconds, self._began + seconds - time.monotonic()))
+        return max(0.0, self._began + seconds - time.monotonic())

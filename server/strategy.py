@@ -249,6 +249,7 @@ class RandomParticipation(Strategy):
         for reply in replies:
             self._roster.echoes.note_answer(reply)
             received.add(reply)
+        self._pace.await_end_of_answers()
         self._roster.echoes.save()
         if self._terms.mode.answers_always:
             self._available = {node: self._asked[node] for node in received.answered}

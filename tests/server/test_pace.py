@@ -22,7 +22,7 @@ from tests.support.strategies import (
 
 Make = Callable[..., Any]
 
-CURIOUS, QUICK, SLOW = 1000, 1001, 1002
+CURIOUS, QUICK, SLOW, DEAF = 1000, 1001, 1002, 1003
 WORK = {CURIOUS: 0.0, QUICK: 0.25, SLOW: 0.5}
 
 
@@ -105,6 +105,28 @@ def test_who_is_late_with_an_answer_is_still_asked_for_coins(federation: Make) -
     assert len(coins_of(fed, SLOW)) == 20
     assert len(fed.grid.sent("enrol")) == 3
     assert {report.available for report in fed.reports} == {3}
+
+
+@pytest.mark.parametrize("timeout", [5.0, 0.6])
+def test_on_a_clock_who_has_not_enrolled_is_asked_at_a_fixed_time_too(
+    federation: Make, timeout: float
+) -> None:
+    """A client with a second key could keep silent there, and see when the server turns to it."""
+    fed = federation(rounds=40, rounds_per_invitation=40, sizes=(12, 12, 12, 12))
+    asked: list[float] = []
+
+    def keep_silent(message: Message, deliver: Callable[[], Message]) -> Message:
+        if message.metadata.dst_node_id != DEAF:
+            return deliver()
+        asked.append(time.monotonic())
+        return Message(Error(8, "not now"), reply_to=message)
+
+    fed.grid.interfere = keep_silent
+    seen = seen_by_curious(fed, round_seconds=1.0, expected_clients=3, timeout=timeout)
+    begun = min(seen["gradient"].values())
+    slots = {round((moment - begun) % 1, 6) for moment in asked if moment > begun}
+    assert len(asked) > 20
+    assert slots == {0.8}
 
 
 def failing(kind: str, node: int) -> Any:
