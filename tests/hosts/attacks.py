@@ -155,7 +155,7 @@ print(json.dumps(len(open_)))
 EXPIRED = """
 import datetime, http.server, ssl, sys
 from pathlib import Path
-from coinflower.deploy import keys
+from coinflower.deploy.keys import keys
 class Past(datetime.datetime):
     @classmethod
     def now(cls, tz=None):
