@@ -14,6 +14,7 @@ from coinflower.cli.stated import refuse_beside
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 from coinflower.protocol.modes import Mode, parse_mode
+from coinflower.protocol.terms import USUAL_LEARNING_RATE, usual_rounds_per_invitation
 
 _EPSILON, _DELTA = 3.0, 1e-3
 # With --resume: how the run is played here and now, not what it is.
@@ -52,7 +53,7 @@ def run(
     model: Annotated[
         str | None, typer.Option(help="digits, paper-cnn or package.module:function.")
     ] = None,
-    learning_rate: Annotated[float, typer.Option(help="Step size.")] = 2.0,
+    learning_rate: Annotated[float, typer.Option(help="Step size.")] = USUAL_LEARNING_RATE,
     momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.0,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 5,
     poll_seconds: Annotated[
@@ -119,7 +120,9 @@ def run(
             delta=_DELTA if delta is None else delta,
             rounds=rounds,
             rounds_per_invitation=(
-                min(10, rounds) if rounds_per_invite is None else rounds_per_invite
+                usual_rounds_per_invitation(rounds)
+                if rounds_per_invite is None
+                else rounds_per_invite
             ),
             model=model,
             learning_rate=learning_rate,

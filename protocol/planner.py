@@ -14,8 +14,15 @@ from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.composition.calibration import Split, least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.ledger.entries import Budget
 from coinflower.protocol.modes import Mode
-from coinflower.protocol.terms import Terms
+from coinflower.protocol.policy import Policy
+from coinflower.protocol.terms import (
+    USUAL_LEARNING_RATE,
+    Terms,
+    usual_model,
+    usual_rounds_per_invitation,
+)
 
 PRIVACY = {"strict": 1.0, "balanced": 3.0, "loose": 8.0}
 """Wishes for privacy, as ε of the whole experiment."""
@@ -26,6 +33,12 @@ The least is that of the largest batch; smaller batches are faster and noisier.
 """
 
 _CLIP_NORM = 1.0
+_POLICY_COMMENTS = {
+    "data_set": "the name that the ledger bears: choose your own",
+    "data": "a folder or an .npz file",
+    "declared_size": "public bound on the number of samples",
+    "[budget]": "over all experiments on this data, ever",
+}
 _MOST_TRIAL_CLIENTS = 20
 _DIGITS = 4
 
@@ -133,23 +146,16 @@ class Proposal:
     @property
     def policy(self) -> str:
         """A policy file that accepts the terms and nothing weaker; every owner's is alike."""
-        terms, wishes = self.terms, self.wishes
-        return f"""\
-data_set = "MY-DATA"            # the name that the ledger bears: choose your own
-data = "PATH/TO/MY-DATA"        # a folder or an .npz file
-ledger = "ledger.db"
-declared_size = {wishes.d}      # public bound on the number of samples
-modes = [{_toml(str(terms.mode))}]
-models = [{_toml(terms.model)}]
-largest_p = {terms.p!r}
-largest_q = {terms.q!r}
-largest_clip_norm = {terms.clip_norm!r}
-least_noise_multiplier = {terms.noise_multiplier!r}
-
-[budget]                        # over all experiments on this data, ever
-epsilon = {float(wishes.epsilon)!r}
-delta = {wishes.delta!r}
-"""
+        wishes = self.wishes
+        policy = Policy.for_terms(
+            self.terms,
+            data_set="MY-DATA",
+            data="PATH/TO/MY-DATA",
+            ledger=Path("ledger.db"),
+            declared_size=wishes.d,
+            budget=Budget(epsilon=wishes.epsilon, delta=wishes.delta),
+        )
+        return policy.to_toml(_POLICY_COMMENTS)
 
     @property
     def commands(self) -> dict[str, list[str]]:
@@ -255,10 +261,10 @@ def propose(wishes: Wishes, split: Split) -> Proposal:
             clip_norm=_CLIP_NORM,
             noise_multiplier=sigma,
             rounds=wishes.rounds,
-            rounds_per_invitation=min(10, wishes.rounds),
-            model=wishes.model or ("digits" if wishes.data == "digits" else "paper-cnn"),
+            rounds_per_invitation=usual_rounds_per_invitation(wishes.rounds),
+            model=wishes.model or usual_model(small_images=wishes.data == "digits"),
             classes=wishes.classes,
-            learning_rate=2.0,
+            learning_rate=USUAL_LEARNING_RATE,
         )
         cost = terms.round_cost(wishes.d)
         assert cost is not None

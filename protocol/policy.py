@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
+import tomli_w
 from pydantic import Field
 
 from coinflower.accounting.errors import UserError
@@ -128,6 +130,59 @@ class Policy:
         if not self.models:
             raise UserError("models is empty; list the models that may run on this data.")
 
+    @classmethod
+    def for_terms(
+        cls,
+        terms: Terms,
+        *,
+        data_set: str,
+        data: str,
+        ledger: Path,
+        declared_size: int,
+        budget: Budget,
+        share: Share | None = None,
+        insecure_seed: int | None = None,
+    ) -> Policy:
+        """Return a policy that accepts the terms and nothing weaker."""
+        return cls(
+            data_set=data_set,
+            data=data,
+            ledger=ledger,
+            declared_size=declared_size,
+            modes=frozenset({terms.mode}),
+            largest_p=terms.p,
+            largest_q=terms.q,
+            largest_clip_norm=terms.clip_norm,
+            least_noise_multiplier=terms.noise_multiplier,
+            budget=budget,
+            most_rounds=max(terms.rounds, cls.most_rounds),
+            most_rounds_per_invitation=max(
+                terms.rounds_per_invitation, cls.most_rounds_per_invitation
+            ),
+            most_classes=max(terms.classes, cls.most_classes),
+            models=frozenset({terms.model}),
+            share=share,
+            insecure_seed=insecure_seed,
+        )
+
+    def to_toml(self, comments: Mapping[str, str] | None = None) -> str:
+        """Return what `load_policy` reads; limits that have a default are left out.
+
+        Args:
+            comments: By key, or heading of a table, what to say beside it.
+        """
+        table = {
+            field.name: _plain(getattr(self, field.name))
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        }
+        lines = tomli_w.dumps(table).splitlines()
+        for index, line in enumerate(lines):
+            comment = (comments or {}).get(line.partition(" = ")[0])
+            if comment is not None:
+                lines[index] = f"{line:<32}# {comment}"
+        return "\n".join([*lines, ""])
+
     def require(self, terms: Terms) -> None:
         """Refuse terms that are weaker than this policy.
 
@@ -158,6 +213,15 @@ class Policy:
         if terms.model not in self.models:
             allowed = ", ".join(sorted(self.models))
             raise RefusedError(Refusal.MODEL, f"model {terms.model!r} is not among {allowed}")
+
+
+def _plain(value: object) -> object:
+    """Return a value of a policy as TOML has it."""
+    if isinstance(value, frozenset):
+        return sorted(map(str, value))
+    if isinstance(value, Path):
+        return str(value)
+    return dict(vars(value)) if isinstance(value, Budget | Share) else value
 
 
 def load_policy(path: Path) -> Policy:

@@ -171,6 +171,20 @@ class Terms:
         return f"{self.experiment}#{self.hash}"
 
 
+USUAL_LEARNING_RATE = 2.0
+"""Step size of whoever does not choose one."""
+
+
+def usual_rounds_per_invitation(rounds: int) -> int:
+    """Return how many coins an invitation asks for if nobody says."""
+    return min(10, rounds)
+
+
+def usual_model(*, small_images: bool) -> str:
+    """Return the model of whoever does not choose one, for images of 8 by 8 pixels or larger."""
+    return "digits" if small_images else "paper-cnn"
+
+
 def terms_of(tally: Tally) -> Terms | None:
     """Return what the owner agreed to in an experiment of a ledger.
 

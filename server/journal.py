@@ -54,7 +54,12 @@ class Journal:
 
     def round(self, report: RoundReport, accuracy: float | None) -> None:
         """Add a round."""
-        line = {**dataclasses.asdict(report), "accuracy": accuracy, **self._stamp}
+        line = {
+            **dataclasses.asdict(report),
+            "asked": report.participants,
+            "accuracy": accuracy,
+            **self._stamp,
+        }
         with (self._folder / METRICS).open("a") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -210,6 +210,7 @@ def _certify(authority: Path, folder: Path, names: tuple[str, ...]) -> None:
 
 def _make_federation(options: Options, place: Place) -> list[str]:
     from coinflower.deploy.local.cluster import Plan, prepare
+    from coinflower.protocol.terms import USUAL_LEARNING_RATE, usual_rounds_per_invitation
 
     plan = Plan(
         clients=options.clients,
@@ -224,9 +225,9 @@ def _make_federation(options: Options, place: Place) -> list[str]:
         epsilon=_EPSILON if options.epsilon is None else options.epsilon,
         delta=_DELTA if options.delta is None else options.delta,
         rounds=options.rounds,
-        rounds_per_invitation=min(10, options.rounds),
+        rounds_per_invitation=usual_rounds_per_invitation(options.rounds),
         model=None,
-        learning_rate=2.0,
+        learning_rate=USUAL_LEARNING_RATE,
         momentum=0.0,
         evaluate_every=5,
     )

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-
-import tomli_w
 
 from coinflower.accounting import validation
 from coinflower.accounting.composition.calibration import least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_up
 from coinflower.learning import (
@@ -24,8 +22,8 @@ from coinflower.learning import (
     partition,
 )
 from coinflower.protocol.modes import Mode
-from coinflower.protocol.policy import Share
-from coinflower.protocol.terms import Terms
+from coinflower.protocol.policy import Policy, Share
+from coinflower.protocol.terms import Terms, usual_model
 from coinflower.server.settings import Settings, save_settings
 
 # A budget that nobody stated is what the noise costs, with room for the last digit only.
@@ -189,7 +187,7 @@ def _terms(
         noise_multiplier=_sigma(plan, largest_size),
         rounds=plan.rounds,
         rounds_per_invitation=plan.rounds_per_invitation,
-        model=plan.model or ("digits" if tuple(shape) == (8, 8) else "paper-cnn"),
+        model=plan.model or usual_model(small_images=tuple(shape) == (8, 8)),
         classes=classes,
         learning_rate=plan.learning_rate,
         momentum=plan.momentum,
@@ -243,23 +241,19 @@ def _write_client(cluster: Cluster, plan: Plan, data: str, index: int, size: int
     if budget is None:  # nobody stated one: as much as the stated noise costs
         spent = 0.0 if cost is None else epsilon_after([(cost, terms.rounds)], plan.delta)
         budget = spent * _ROOM
-    share = Share(clients=plan.clients, index=index, how=plan.how, alpha=plan.alpha)
-    policy: dict[str, Any] = {
-        "data_set": f"share-{index}",
-        "data": data,
-        "ledger": f"client-{index}.db",
-        "declared_size": size,
-        "modes": [str(terms.mode)],
-        "largest_p": terms.p,
-        "largest_q": terms.q,
-        "largest_clip_norm": terms.clip_norm,
-        "least_noise_multiplier": terms.noise_multiplier,
-        "models": [terms.model],
-        "budget": {"epsilon": budget, "delta": plan.delta},
-        "share": {**vars(share), "seed": plan.insecure_seed or 0},
-    }
-    if plan.insecure_seed is not None:
-        policy["insecure_seed"] = plan.insecure_seed * 1000 + index
+    seed = plan.insecure_seed
+    policy = Policy.for_terms(
+        terms,
+        data_set=f"share-{index}",
+        data=data,
+        ledger=Path(cluster.ledger(index).name),
+        declared_size=size,
+        budget=Budget(epsilon=budget, delta=plan.delta),
+        share=Share(
+            clients=plan.clients, index=index, how=plan.how, alpha=plan.alpha, seed=seed or 0
+        ),
+        insecure_seed=None if seed is None else seed * 1000 + index,
+    )
     path = cluster.folder / "clients" / f"client-{index}.toml"
-    path.write_text(tomli_w.dumps(policy))
-    Ledger.create(cluster.ledger(index), f"share-{index}").close()
+    path.write_text(policy.to_toml())
+    Ledger.create(cluster.ledger(index), policy.data_set).close()

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import tomli_w
 import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
@@ -23,10 +22,12 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 import coinflower.client.app
+from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.experiments.audit.colluders import Colluder
 from coinflower.learning import SecureRandom, SeededRandom, build_model, flatten_parameters
 from coinflower.protocol import messages
+from coinflower.protocol.policy import Policy
 from coinflower.protocol.terms import Terms
 from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.grid import PromptGrid
@@ -65,23 +66,17 @@ def write_client(
     np.savez(
         folder / "data.npz", x_train=images, y_train=classes, x_test=images[:1], y_test=classes[:1]
     )
-    policy: dict[str, object] = {
-        "data_set": "audit",
-        "data": "data.npz",
-        "ledger": "ledger.db",
-        "declared_size": declared_size,
-        "modes": [str(terms.mode)],
-        "largest_p": terms.p,
-        "largest_q": terms.q,
-        "largest_clip_norm": terms.clip_norm,
-        "least_noise_multiplier": terms.noise_multiplier,
-        "models": [terms.model],
-        "budget": {"epsilon": _NO_LIMIT, "delta": 1e-3},
-    }
-    if seed is not None:
-        policy["insecure_seed"] = seed
+    policy = Policy.for_terms(
+        terms,
+        data_set="audit",
+        data="data.npz",
+        ledger=Path("ledger.db"),
+        declared_size=declared_size,
+        budget=Budget(epsilon=_NO_LIMIT, delta=1e-3),
+        insecure_seed=seed,
+    )
     path = folder / "policy.toml"
-    path.write_text(tomli_w.dumps(policy))
+    path.write_text(policy.to_toml())
     Ledger.create(folder / "ledger.db", "audit").close()
     return path
 

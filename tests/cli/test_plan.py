@@ -3,6 +3,7 @@
 import json
 import shlex
 import tomllib
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -61,8 +62,8 @@ def test_policy_and_ledger_accept_the_terms_at_the_stated_epsilon(tmp_path, mode
 
 def test_the_noise_is_no_more_than_the_budget_asks_for(tmp_path):
     made = proposal()
-    less = made.terms.round_cost(60)
-    less = type(less)(p=less.p, q=less.q, d=less.d, noise_multiplier=less.noise_multiplier * 0.99)
+    noise = made.terms.noise_multiplier * 0.99
+    less = replace(made.terms, noise_multiplier=noise).round_cost(60)
     budget = Budget(epsilon=2.0, delta=1e-4)
     with (
         Ledger.create(tmp_path / "ledger.db", "ward") as ledger,

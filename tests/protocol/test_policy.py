@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -336,3 +337,35 @@ def test_a_witness_lies_where_the_policy_says(tmp_path: Path) -> None:
     assert named.witness == tmp_path / "../other disk/ward7.witness"
     with pytest.raises(ValueError, match="witness = True must be a text"):
         load_policy(written(tmp_path, witness=True))
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("rounds", [3, 20_000])
+def test_a_policy_made_for_terms_is_read_back_and_allows_them_and_nothing_weaker(
+    tmp_path: Path, mode: Mode, rounds: int
+) -> None:
+    agreed = make_terms(mode, rounds=rounds, rounds_per_invitation=rounds)
+    made = Policy.for_terms(
+        agreed,
+        data_set='ward "7"',
+        data="digits",
+        ledger=Path("ledger.db"),
+        declared_size=30,
+        budget=Budget(epsilon=3, delta=1e-5),
+        share=Share(clients=3, index=1),
+        insecure_seed=7,
+    )
+    path = tmp_path / "policy.toml"
+    path.write_text(made.to_toml({"data_set": "whose", "[budget]": "for ever"}))
+    assert path.read_text().splitlines()[0].endswith("# whose")
+    assert "# for ever" in path.read_text()
+    loaded = load_policy(path)
+    assert loaded == replace(made, ledger=tmp_path / "ledger.db")
+    loaded.require(agreed)
+    weaker: list[dict[str, Any]] = [{"q": 0.6}, {"model": "paper-cnn"}, {"classes": 10_001}]
+    if mode.is_private:
+        weaker += [{"clip_norm": 1.1}, {"noise_multiplier": 1.4}]
+    others = [make_terms(other) for other in Mode if other is not mode]
+    for asked in (*others, *(replace(agreed, **change) for change in weaker)):
+        with pytest.raises(RefusedError):
+            loaded.require(asked)

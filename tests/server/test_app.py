@@ -78,6 +78,7 @@ def test_every_round_leaves_a_line_and_accuracy_every_few(federation: Make) -> N
         "round",
         "available",
         "participants",
+        "asked",
         "answered",
         "dropped",
         "expected_batch",

@@ -7,7 +7,6 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +126,10 @@ def test_a_long_history_is_drawn_by_few_points(ledger: Ledger) -> None:
     assert {0, 1, 4, 7, 503} <= set(rounds)
 
 
+def another(index: int) -> WeakClientSampling:
+    return WeakClientSampling(Round(0.5, 0.1, 20, 5.0 + index))
+
+
 @pytest.fixture
 def compositions(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often anything is really added up."""
@@ -151,7 +154,7 @@ def test_a_ledger_with_many_experiments_is_shown_without_adding_up_all_of_them(
     budget = Budget(epsilon=1e3, delta=DELTA)
     with Ledger.create(tmp_path / "many.db", "many") as ledger:
         for index in range(25):
-            terms = replace(FIRST, noise_multiplier=5.0 + index)
+            terms = another(index)
             ledger.commit(f"trial-{index:02}", terms, 3, budget)
             ledger.charge_all(f"trial-{index:02}", [1, 2])
         path = ledger.path
@@ -181,7 +184,7 @@ def test_a_curve_over_different_terms_is_worked_out_once_and_ends_at_what_was_sp
     budget = Budget(epsilon=1e3, delta=DELTA)
     with Ledger.create(tmp_path / "many.db", "many") as ledger:
         for index in range(9):
-            ledger.commit(f"e{index}", replace(FIRST, noise_multiplier=5.0 + index), 2, budget)
+            ledger.commit(f"e{index}", another(index), 2, budget)
             ledger.charge_all(f"e{index}", [1, 2])
         snapshot = read_snapshot(ledger.path)
         curve = work_out(snapshot, delta=DELTA).curve
