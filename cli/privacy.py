@@ -184,9 +184,8 @@ def _answer(
         return
     console.print(f"[bold]{asked} = {number(figures[asked])}[/bold]   ({cost.title})")
     say(
-        f"{rounds:,} round{'s' * (rounds != 1)} at p = {round_.p:g}, q = {round_.q:g}, "
-        f"d = {round_.d:,}, {f'cap = {round_.cap:g}, ' if round_.is_capped else ''}"
-        f"σ = {number(round_.noise_multiplier)}: ε = {number(epsilon)} at δ = {number(delta)}."
+        f"{rounds:,} round{'s' * (rounds != 1)} at {round_}: "
+        f"ε = {number(epsilon)} at δ = {number(delta)}."
     )
     for key, unit in (("realised_epsilon", "ε"), ("realised_delta", "δ")):
         if key in realised:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 # δ is computed to a relative 1e-6 down to 1e-13, so cut mass of this size, even if all of it
 # were charged in full, does not show.
@@ -50,8 +50,8 @@ def _probabilities(counts: npt.NDArray[np.int64], d: int, q: float) -> npt.NDArr
     its small remainders are left, and two deviances, which are 0 where i = d·q.
     """
     result = np.zeros(counts.size)
-    result[counts == 0] = math.exp(special.xlog1py(d, -q))
-    result[counts == d] = math.exp(special.xlogy(d, q))
+    result[counts == 0] = math.exp(scipy.special.xlog1py(d, -q))
+    result[counts == d] = math.exp(scipy.special.xlogy(d, q))
     inner = (counts > 0) & (counts < d)
     if q == 1 or not inner.any():
         return result
@@ -75,7 +75,7 @@ def _stirling_remainder(n: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     m = np.maximum(n, 16.0) ** 2
     series = 1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 / m) / m) / m) / m
     small = np.minimum(n, 16.0)
-    plain = special.gammaln(small + 1) - (small + 0.5) * np.log(small) + small
+    plain = scipy.special.gammaln(small + 1) - (small + 0.5) * np.log(small) + small
     plain = plain - 0.5 * math.log(2 * math.pi)
     return np.asarray(np.where(n < 16, plain, series / np.sqrt(m)))
 
@@ -104,8 +104,8 @@ def _trimmed(
 
 
 def _mass_below(count: int, d: int, q: float) -> float:
-    return float(special.betaincc(count, d - count + 1, q)) if count > 0 else 0.0
+    return float(scipy.special.betaincc(count, d - count + 1, q)) if count > 0 else 0.0
 
 
 def _mass_above(count: int, d: int, q: float) -> float:
-    return float(special.betainc(count + 1, d - count, q)) if count < d else 0.0
+    return float(scipy.special.betainc(count + 1, d - count, q)) if count < d else 0.0

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.binomial import binomial_window
@@ -121,7 +121,7 @@ def _removed(epsilon: Array, weights: Array, active: float, means: Array) -> Arr
     a = u - shifts
     at = np.maximum(a, _SCALED_FORM_FROM)
     scaled = np.exp(at * at / -2) / math.sqrt(2 * math.pi) * (mills_ratio(at) - mills_ratio(u))
-    tails = special.ndtr(-a) - np.exp(shifts * (u - shifts / 2) + special.log_ndtr(-u))
+    tails = scipy.special.ndtr(-a) - np.exp(shifts * (u - shifts / 2) + scipy.special.log_ndtr(-u))
     return np.asarray(weights @ np.where(a >= _SCALED_FORM_FROM, scaled, np.maximum(tails, 0.0)))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 Array = npt.NDArray[np.float64]
 
@@ -100,8 +100,8 @@ def _excess_at_crossing(top: Array, weights: Array, shifts: Array, most: float) 
     gaps = mills_ratio(at) - mills_ratio(at + shifts)
     by_ratio = np.exp(top - at * at / 2) / np.sqrt(2 * np.pi) * (ratios * gaps).sum(axis=0)
     by_ratio = by_ratio / ratios.sum(axis=0)
-    by_tails = np.exp(top + special.log_ndtr(-u))
-    by_tails = by_tails - np.exp(weights + special.log_ndtr(-u - shifts)).sum(axis=0)
+    by_tails = np.exp(top + scipy.special.log_ndtr(-u))
+    by_tails = by_tails - np.exp(weights + scipy.special.log_ndtr(-u - shifts)).sum(axis=0)
     return np.asarray(np.where(scaled, by_ratio, np.maximum(by_tails, 0.0)))
 
 
@@ -113,7 +113,7 @@ def log_sum(logs: Array) -> Array:
 
 def mills_ratio(u: Array) -> Array:
     """Return (1 − Φ(u))/φ(u) without underflow for large u."""
-    return np.asarray(np.sqrt(np.pi / 2) * special.erfcx(u / np.sqrt(2)))
+    return np.asarray(np.sqrt(np.pi / 2) * scipy.special.erfcx(u / np.sqrt(2)))
 
 
 def log_expm1(epsilon: Array) -> Array:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from coinflower.accounting.analyses.binomial import binomial_window
 
@@ -109,7 +109,7 @@ def _edges(first: float, last: float, sigma: float, per_sigma: int, most: int) -
 
 def _masses(edges: Array) -> Array:
     """Return the standard normal probabilities between neighbouring edges, precise in the tails."""
-    tails = special.ndtr(-np.abs(edges))
+    tails = scipy.special.ndtr(-np.abs(edges))
     mass = np.abs(np.diff(tails))
     middle = np.flatnonzero((edges[:-1] < 0) & (edges[1:] > 0))
     mass[middle] = 1 - tails[middle] - tails[middle + 1]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from coinflower.accounting import patience
 from coinflower.accounting.analyses.binomial import binomial_window
@@ -193,7 +193,7 @@ def _delta(
     value = beyond[shown] * visible
     value += top * np.bincount(row, weights=mass[column] * terms, minlength=y.size)
     # To second order in what the sum of the c_j still misses of W.
-    sits_out = np.exp(weights.sits_out + special.log_ndtr(-crossing))
+    sits_out = np.exp(weights.sits_out + scipy.special.log_ndtr(-crossing))
     with np.errstate(over="ignore"):
         density = np.exp(weights.sits_out - crossing**2 / 2) / math.sqrt(2 * math.pi)
     value += sits_out * np.expm1(missing) + density * missing**2 * width / (2 * s)
@@ -217,10 +217,10 @@ def _mills_gaps(log_ratio: Array, s: float, crossing: Array) -> tuple[Array, Arr
     far = density * np.maximum(second * up - third * down, 0.0)
     left = np.flatnonzero(a < _SCALED_FORM_FROM)
     if left.size:
-        tail = np.exp(log_ratio[left] + special.log_ndtr(-b[left]))
+        tail = np.exp(log_ratio[left] + scipy.special.log_ndtr(-b[left]))
         x = crossing[left]
-        last = np.exp((x - a[left]) * (x + a[left]) / 2 + special.log_ndtr(-x))
-        near[left] = special.ndtr(-a[left]) - tail
+        last = np.exp((x - a[left]) * (x + a[left]) / 2 + scipy.special.log_ndtr(-x))
+        near[left] = scipy.special.ndtr(-a[left]) - tail
         far[left] = np.maximum(tail - last, 0.0)
     return near, far
 

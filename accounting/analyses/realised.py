@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.binomial import binomial_window
@@ -55,7 +55,7 @@ def collinear_delta(epsilon: Array, round_: Round, direction: Direction) -> Arra
         return log_sum(np.log(mass)[:, None] - ((z - at[:, None]) / sigma) ** 2 / 2)
 
     def log_tail(z: Array, at: Array) -> Array:
-        return log_sum(np.log(mass)[:, None] + special.log_ndtr((at[:, None] - z) / sigma))
+        return log_sum(np.log(mass)[:, None] + scipy.special.log_ndtr((at[:, None] - z) / sigma))
 
     low = np.full_like(epsilon, -_REACH * sigma - 2)
     high = np.full_like(epsilon, float(means[-1]) + 40 * sigma + 2)
@@ -68,7 +68,7 @@ def collinear_delta(epsilon: Array, round_: Round, direction: Direction) -> Arra
         high, low = np.where(positive, middle, high), np.where(positive, low, middle)
     value = (
         np.exp(top + log_tail(high, gains[0]))
-        - np.exp(sits_out + special.log_ndtr(-high / sigma))
+        - np.exp(sits_out + scipy.special.log_ndtr(-high / sigma))
         - np.exp(near + log_tail(high, gains[1]))
     )
     return np.asarray(np.maximum(value, 0.0))

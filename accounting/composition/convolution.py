@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
+import scipy
 
 from coinflower.accounting import patience
 from coinflower.accounting.analyses.gaussian_excess import log_sum
@@ -50,7 +50,7 @@ def add_up(parts: Parts, truncation: float, *, room: int = 1) -> Losses:
     index = np.arange(low, high + 1)
     widest = max(losses.mass.size for losses, _ in parts)
     # Sums outside the window wrap around into it, which only adds to finite losses.
-    size = fft.next_fast_len(max(room * index.size, widest), real=True)
+    size = scipy.fft.next_fast_len(max(room * index.size, widest), real=True)
     plain = _convolve(parts, size, 0.0, index)
     finite = sum(count * math.log1p(-losses.infinite) for losses, count in parts)
     infinite = truncation - math.expm1(finite)
@@ -95,7 +95,7 @@ def _convolve(parts: Parts, size: int, order: float, index: npt.NDArray[np.int64
     for losses, count in parts:
         patience.require()
         tilted, log_norm, roundings = _tilted(losses.mass, order)
-        transform = fft.rfft(tilted, size)
+        transform = scipy.fft.rfft(tilted, size)
         error = _ROUNDING * (_PER_STAGE * stages + roundings)
         product *= _power(transform, count)
         largest *= _power(np.abs(transform) + error, count)
@@ -108,7 +108,7 @@ def _convolve(parts: Parts, size: int, order: float, index: npt.NDArray[np.int64
     # All coefficients but one or two stand for a pair; Parseval's theorem gives the norm.
     with np.errstate(invalid="ignore"):
         return _Sums(
-            mass=np.nan_to_num(fft.irfft(product, size)[index % size] * scale, nan=math.inf),
+            mass=np.nan_to_num(scipy.fft.irfft(product, size)[index % size] * scale, nan=math.inf),
             largest_error=2 / size * float(errors.sum()) * scale,
             # Not numpy's norm, which starts threads that take longer than they save.
             errors_norm=math.sqrt(2 / size * float((errors * errors).sum())),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from coinflower.accounting.mechanism import Direction
 
@@ -53,8 +54,6 @@ class Losses:
         For ε up to the loss ℓ and above the one before it, δ(ε) = tail − e^(ε − ℓ)·mirrored, where
         tail is the mass from ℓ on, and mirrored the same with each mass times e^(ℓ − its loss).
         """
-        from scipy.signal import lfilter
-
         if not self.infinite <= delta:
             return math.inf
         losses = (self.lowest + np.arange(self.mass.size)) * self.step
@@ -62,7 +61,7 @@ class Losses:
         losses, mass = losses[beyond], self.mass[beyond]
         rounding = losses.size * 2.0**-53
         tail = self.infinite + np.cumsum(mass[::-1])[::-1] * (1 + rounding)
-        mirrored = lfilter([1.0], [1.0, -math.exp(-self.step)], mass[::-1])[::-1] * (1 - rounding)
+        mirrored = decaying_sums(mass[::-1], self.step)[::-1] * (1 - rounding)
         # δ at each loss falls along the lattice; the loss itself adds nothing there.
         exceeds = int(np.flatnonzero(np.r_[True, tail - mirrored > delta])[-1])
         before = float(losses[exceeds - 1]) if exceeds else 0.0
@@ -70,6 +69,18 @@ class Losses:
             return before
         surplus = (float(tail[exceeds]) - delta) / float(mirrored[exceeds])
         return max(before, float(losses[exceeds]) + math.log(surplus))
+
+
+def decaying_sums(values: Array, step: float) -> Array:
+    """Return s_k = values_k + e^−step·s_(k−1): the solution of a matrix with two diagonals.
+
+    LAPACK goes from the first to the last, as a loop would; the module of filters, which has the
+    same, takes a third of a second to import.
+    """
+    if values.size == 0:
+        return values
+    diagonals = np.stack([np.ones(values.size), np.full(values.size, -math.exp(-step))])
+    return np.asarray(scipy.linalg.solve_banded((1, 0), diagonals, values, check_finite=False))
 
 
 def round_losses(

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
+import scipy
 
 Array = npt.NDArray[np.float64]
 
@@ -75,9 +75,9 @@ class LeastLosses:
             truncation: Sums of this probability at most may be misplaced, which is allowed for.
         """
         low, high = self._window(rounds, truncation)
-        size = fft.next_fast_len(max(high - low + 1, self.mass.size), real=True)
-        transform = fft.rfft(self.mass, size)
-        mass = fft.irfft(_power(transform, rounds), size)[np.arange(low, high + 1) % size]
+        size = scipy.fft.next_fast_len(max(high - low + 1, self.mass.size), real=True)
+        transform = scipy.fft.rfft(self.mass, size)
+        mass = scipy.fft.irfft(_power(transform, rounds), size)[np.arange(low, high + 1) % size]
         # How wrong the transform's power may be, and by Parseval's theorem and Cauchy and Schwarz'
         # inequality the sum of any of the probabilities.
         moduli = np.abs(transform)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coinflower.accounting.analyses.analysis import Analysis
-from coinflower.accounting.composition.losses import Losses, lattice_knots
+from coinflower.accounting.composition.losses import Losses, decaying_sums, lattice_knots
 from coinflower.accounting.mechanism import Direction
 
 Array = npt.NDArray[np.float64]
@@ -92,13 +92,10 @@ def _curve(losses: Losses, last: int) -> Array:
     With T(k) for the probability of a finite loss of at least k steps h, and D for δ without the
     infinite loss, D(k−1) = (1 − e^−h)·T(k) + e^−h·D(k): sums of positive numbers only.
     """
-    from scipy.signal import lfilter
-
     mass = np.zeros(last + 2)
     index = np.arange(losses.mass.size) + losses.lowest
     seen = index > 0
     mass[index[seen]] = losses.mass[seen]
     beyond = np.cumsum(mass[:0:-1])  # T(last + 1), …, T(1)
-    decay = math.exp(-losses.step)
-    finite = lfilter([1.0], [1.0, -decay], -math.expm1(-losses.step) * beyond)[::-1]
+    finite = decaying_sums(-math.expm1(-losses.step) * beyond, losses.step)[::-1]
     return np.asarray(np.minimum(finite * _ROUNDED_UP + losses.infinite, 1.0))
