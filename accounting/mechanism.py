@@ -14,6 +14,7 @@ from numbers import Real
 
 from coinflower.accounting import validation
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.rounding import rounded_up
 
 LEAST_NOISE = 1e-6
 
@@ -70,7 +71,8 @@ class Round:
         """Whether the client's sum is clipped, too."""
         return math.isfinite(self.cap)
 
-    def describe(self) -> str:
+    def __str__(self) -> str:
         """Return the round as people write it."""
+        sigma = rounded_up(self.noise_multiplier, 6)
         cap = f", cap = {self.cap:g}" if self.is_capped else ""
-        return f"p = {self.p:g}, q = {self.q:g}, d = {self.d:,}, σ = {self.noise_multiplier:g}{cap}"
+        return f"p = {self.p:g}, q = {self.q:g}, d = {self.d:,}, σ = {sigma}{cap}"
