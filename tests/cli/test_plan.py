@@ -12,7 +12,7 @@ from coinflower.accounting.composition.calibration import splits_for_batch
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
 from coinflower.cli.main import app
-from coinflower.protocol.modes import Mode
+from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.protocol.planner import ACCURACY, Wishes, batch_for, propose, suggested_delta
 from coinflower.protocol.policy import RefusedError, load_policy
 from coinflower.server.settings import load_settings
@@ -43,9 +43,9 @@ def proposal(mode=Mode.TRUSTED, **changes):
     return propose(wishes, splits[0])
 
 
-@pytest.mark.parametrize("mode", [mode for mode in Mode if mode.is_private])
+@pytest.mark.parametrize("mode", PRIVATE_MODES)
 def test_policy_and_ledger_accept_the_terms_at_the_stated_epsilon(tmp_path, mode):
-    made = proposal(mode, largest_p=1.0 if mode is Mode.LOCAL_ONLY else 0.5)
+    made = proposal(mode, largest_p=mode.usual_p)
     made.write(tmp_path)
     settings = load_settings(tmp_path / "settings.toml")
     policy = load_policy(tmp_path / "policy.toml")

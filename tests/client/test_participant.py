@@ -13,7 +13,7 @@ import pytest
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.participant import UnansweredError
-from coinflower.protocol.modes import Mode
+from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.protocol.policy import Refusal, RefusedError
 from coinflower.protocol.terms import terms_of
 from tests.support.participants import (
@@ -27,7 +27,7 @@ from tests.support.participants import (
 # Enrolment
 
 
-@pytest.mark.parametrize("mode", [mode for mode in Mode if mode.is_private])
+@pytest.mark.parametrize("mode", PRIVATE_MODES)
 def test_enrolment_commits_the_planned_rounds_and_notes_the_terms(
     owner: Any, make_terms: Make, mode: Mode
 ) -> None:

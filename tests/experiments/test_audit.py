@@ -25,7 +25,7 @@ from coinflower.experiments.audit.faults import FAULTS, planted
 from coinflower.experiments.audit.one_run import Training, audit_training
 from coinflower.experiments.audit.settings import Setting
 from coinflower.experiments.audit.trials import Job, run_job
-from coinflower.protocol.modes import Mode
+from coinflower.protocol.modes import PRIVATE_MODES, Mode
 
 ERROR = 1e-8
 
@@ -127,7 +127,7 @@ def test_one_training_is_enough_to_see_that_nothing_is_clipped(fault, holds):
     assert ledger.holds
 
 
-@pytest.mark.parametrize("mode", [mode for mode in Mode if mode.is_private])
+@pytest.mark.parametrize("mode", PRIVATE_MODES)
 def test_ledgers_of_sound_clients_hold_every_round_that_was_heard_of(mode):
     _, ledger = audit_training(Training(mode=mode, rounds=6, noise_multiplier=5.0), ERROR)
     assert ledger.holds

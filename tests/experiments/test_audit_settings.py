@@ -18,7 +18,7 @@ from coinflower.experiments.audit.settings import (
     log_likelihood_ratio,
 )
 from coinflower.learning import build_model, clipped_gradient_sum, to_tensor
-from coinflower.protocol.modes import Mode
+from coinflower.protocol.modes import PRIVATE_MODES, Mode
 
 
 def setting(geometry, mode=Mode.TRUSTED, **changes):
@@ -76,7 +76,7 @@ def test_likelihood_ratio_integrates_to_the_exact_loss_of_the_pair(geometry, p):
 def test_every_mode_is_audited_in_every_geometry():
     plan = standard_plan(full=False)
     wide = {(case.mode, case.geometry) for case in plan.settings if case.copies > 1}
-    private = [mode for mode in Mode if mode.is_private]
+    private = PRIVATE_MODES
     assert wide == {(mode, geometry) for mode in private for geometry in ANGLES}
     assert {training.mode for training in plan.trainings} == set(private)
 

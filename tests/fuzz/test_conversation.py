@@ -16,14 +16,14 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.app import app, forget_participants
 from coinflower.protocol import messages
 from coinflower.protocol.messages import FAILURE_REASON
-from coinflower.protocol.modes import Mode
+from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.protocol.terms import Terms
 from tests.fuzz.fuzz_wire import metadata
 from tests.support.builders import make_owner, make_terms
 
 SAMPLES, CLASSES, ROUNDS = 6, 3, 5
 LENGTH = 4 * CLASSES + CLASSES
-modes = st.sampled_from([mode for mode in Mode if mode.is_private])
+modes = st.sampled_from(PRIVATE_MODES)
 rounds = st.integers(-1, ROUNDS + 2)
 
 

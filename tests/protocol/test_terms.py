@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClientSampling
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.mechanism import Round
-from coinflower.protocol.modes import Mode, parse_mode
+from coinflower.protocol.modes import PRIVATE_MODES, Mode, parse_mode
 from coinflower.protocol.terms import Terms
 from tests.support.builders import terms_fields
 
 PLAIN = terms_fields(q=0.1, rounds=20, learning_rate=0.5, momentum=0.9)
-PRIVATE = [mode for mode in Mode if mode.is_private]
+PRIVATE = list(PRIVATE_MODES)
 
 
 def make(**changes: Any) -> Terms:

@@ -14,7 +14,7 @@ import coinflower.server.roster
 from coinflower.accounting.ledger.echo import NO_TOKEN, TOKEN_BYTES
 from coinflower.client.app import forget_participants
 from coinflower.protocol import messages
-from coinflower.protocol.modes import Mode
+from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.protocol.policy import Refusal, load_policy
 from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.strategy import TooFewClientsError
@@ -50,7 +50,7 @@ def ledger_of(fed: Any, node: int) -> Path:
     return load_policy(fed.grid.policies[node]).ledger
 
 
-PRIVATE = [mode for mode in Mode if mode.is_private]
+PRIVATE = list(PRIVATE_MODES)
 
 
 @pytest.mark.parametrize("joins_anew", [False, True], ids=["same node", "another node"])

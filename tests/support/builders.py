@@ -29,7 +29,7 @@ def terms_fields(mode: Mode = Mode.TRUSTED, **changes: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "experiment": "trial",
         "mode": mode,
-        "p": 1.0 if mode is Mode.LOCAL_ONLY else 0.5,
+        "p": mode.usual_p,
         "q": 0.5,
         "clip_norm": 1.0,
         "noise_multiplier": 1.5 if mode.is_private else 0.0,
