@@ -75,20 +75,21 @@ class Invitations:
 
         Args:
             round_: The round.
-            patience: Seconds to wait in the first round of a block; in others there is no wait.
+            patience: Seconds to wait in the first round of a block; in others only for answers that
+                have begun to come.
         """
         if self._block is None or not self._block.covers(round_):
             self._block = self._invite(round_)
-        block = self._block
+        block, deadline = self._block, time.monotonic() + patience
         if round_ == block.first:
             replies = list(self._grid.collect(block.pending, patience))
             for _ in range(-(-len(block.pending.outstanding) // self._grid.batch)):
                 # What is there by now is not late.
-                replies += block.pending.poll(time.monotonic())
+                replies += block.pending.poll(deadline)
             useless = {reply.metadata.src_node_id for reply in replies if not self._note(reply)}
             self._roster.went_silent(useless | block.pending.outstanding)
         else:
-            for reply in block.pending.poll(time.monotonic()):
+            for reply in block.pending.poll(deadline):
                 self._note(reply)
         return {node: coins[round_ - block.first] for node, coins in block.coins.items()}
 
