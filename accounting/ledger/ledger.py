@@ -22,6 +22,7 @@ from typing import Self
 
 from coinflower.accounting import validation
 from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.coin import CoinSource, SecureCoin
 from coinflower.accounting.ledger import echo as ledger_echo
 from coinflower.accounting.ledger import file as ledger_file
@@ -38,6 +39,7 @@ from coinflower.accounting.ledger.statement import Statement, Statements
 from coinflower.accounting.ledger.testimony import SetBackError, Testimony, require_seen, testify
 from coinflower.accounting.ledger.verification import Verification, verify_file
 from coinflower.accounting.ledger.witness import Witness
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 
 # A price is computed without holding up others; if they commit meanwhile, it is computed anew.
@@ -267,6 +269,14 @@ class Ledger:
             f"The ledger {self.path} was changed by others {_MOST_PRICINGS} times while rounds "
             f"were priced; ask again. {NOTHING_CHARGED}"
         )
+
+    def reserve(self, experiment: str, round_: Round, *, rounds: int, budget: Budget) -> None:
+        """Reserve ``rounds`` rounds with a secret coin each, if the budget allows; see `commit`."""
+        self.commit(experiment, Certified(round_), rounds, budget)
+
+    def flip(self, experiment: str, round_: int) -> bool:
+        """Flip the coin of a round and return it; the charge is on disk by then. See `charge`."""
+        return self.charge(experiment, round_)
 
     def charge(self, experiment: str, round_: int) -> bool:
         """Charge one round and return its coin; see `charge_all`."""

@@ -210,26 +210,17 @@ def _certify(authority: Path, folder: Path, names: tuple[str, ...]) -> None:
 
 def _make_federation(options: Options, place: Place) -> list[str]:
     from coinflower.deploy.local.cluster import Plan, prepare
-    from coinflower.protocol.terms import USUAL_LEARNING_RATE, usual_rounds_per_invitation
+    from coinflower.protocol.terms import usual_rounds_per_invitation
 
     plan = Plan(
         clients=options.clients,
         data="digits",
-        how="equal",
-        alpha=0.5,
         mode=options.mode,
         p=options.mode.usual_p,
-        q=0.2,
-        clip_norm=1.0,
-        sigma=None,
         epsilon=_EPSILON if options.epsilon is None else options.epsilon,
         delta=_DELTA if options.delta is None else options.delta,
         rounds=options.rounds,
         rounds_per_invitation=usual_rounds_per_invitation(options.rounds),
-        model=None,
-        learning_rate=USUAL_LEARNING_RATE,
-        momentum=0.0,
-        evaluate_every=5,
     )
     told = []
     with tempfile.TemporaryDirectory() as name:

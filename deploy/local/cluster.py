@@ -23,7 +23,7 @@ from coinflower.learning import (
 )
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy, Share
-from coinflower.protocol.terms import Terms, usual_model
+from coinflower.protocol.terms import USUAL_LEARNING_RATE, Terms, usual_model
 from coinflower.server.settings import Settings, save_settings
 
 # A budget that nobody stated is what the noise costs, with room for the last digit only.
@@ -62,21 +62,21 @@ class Plan:
 
     clients: int
     data: str
-    how: str
-    alpha: float
+    how: str = "equal"
+    alpha: float = 0.5
     mode: Mode
     p: float
-    q: float
-    clip_norm: float
-    sigma: float | None
+    q: float = 0.2
+    clip_norm: float = 1.0
+    sigma: float | None = None
     epsilon: float | None
     delta: float
     rounds: int
     rounds_per_invitation: int
-    model: str | None
-    learning_rate: float
-    momentum: float
-    evaluate_every: int
+    model: str | None = None
+    learning_rate: float = USUAL_LEARNING_RATE
+    momentum: float = 0.0
+    evaluate_every: int = 5
     poll_seconds: float = 0.05
     round_seconds: float | None = None
     insecure_seed: int | None = None

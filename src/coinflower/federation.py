@@ -1,0 +1,140 @@
+"""A federation on this machine, from Python: what the command `coinflower run` does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coinflower.accounting.errors import UserError
+from coinflower.protocol.modes import Mode, parse_mode
+from coinflower.protocol.terms import usual_rounds_per_invitation
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientResult:
+    """What a run cost one client, as its ledger says.
+
+    Attributes:
+        name: Of the client.
+        records: Size of its data set.
+        epsilon: Upper bound on what it lost, at the run's δ.
+        charged_rounds: Rounds for which it flipped its coin.
+        took_part: Rounds in which the coin said yes.
+    """
+
+    name: str
+    records: int
+    epsilon: float
+    charged_rounds: int
+    took_part: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What came out of a run.
+
+    Attributes:
+        accuracy: Of the last model that was measured on the public test set; None if none was.
+        rounds: Rounds played.
+        noise_multiplier: The noise that the budget needed.
+        clients: What it cost each of them.
+        folder: Model, metrics, terms, and each client's policy and ledger.
+        report: The report, one HTML file.
+    """
+
+    accuracy: float | None
+    rounds: int
+    noise_multiplier: float
+    clients: tuple[ClientResult, ...]
+    folder: Path
+    report: Path
+
+    @property
+    def epsilon(self) -> float:
+        """What the client lost that lost most."""
+        return max(client.epsilon for client in self.clients)
+
+
+def run(
+    *,
+    data: str | Path = "digits",
+    model: str | None = None,
+    clients: int,
+    rounds: int,
+    mode: str = Mode.TRUSTED,
+    epsilon: float,
+    delta: float,
+    p: float | None = None,
+    q: float | None = None,
+    learning_rate: float | None = None,
+    out: Path | None = None,
+    insecure_seed: int | None = None,
+) -> RunResult:
+    """Train with a real local federation: a SuperLink, clients with ledgers, and a server.
+
+    Args:
+        data: digits, mnist, fashionmnist, emnist, a folder or an .npz file.
+        model: digits, paper-cnn or package.module:function; chosen by the data if left out.
+        clients: Number of clients, among which the data are shared out equally.
+        rounds: Number of rounds.
+        mode: Who adds noise and who sees who takes part; any but ``none``.
+        epsilon: Budget of every client, for all rounds together.
+        delta: At this δ.
+        p: Participation probability; the mode's usual one if left out.
+        q: Local sampling rate.
+        learning_rate: Step size.
+        out: New folder for the results; one in ``runs`` if left out.
+        insecure_seed: Seeds coins, samples and noise, so that nothing is protected: for tests only.
+
+    Raises:
+        ValueError: Wishes that make no sense, or that no noise can meet.
+    """
+    from coinflower.deploy.local.cluster import Plan, prepare
+    from coinflower.deploy.local.local_run import collect_results, run_cluster
+    from coinflower.report.run import report_local_run
+
+    chosen = parse_mode(mode)
+    if not chosen.is_private:
+        raise UserError(
+            f"mode = {mode!r} keeps no budget; for training without privacy use the command "
+            '"coinflower run --mode none --no-privacy".'
+        )
+    started = time.monotonic()
+    plan = Plan(
+        clients=clients,
+        data=str(data),
+        model=model,
+        mode=chosen,
+        p=chosen.usual_p if p is None else p,
+        q=Plan.q if q is None else q,
+        learning_rate=Plan.learning_rate if learning_rate is None else learning_rate,
+        epsilon=epsilon,
+        delta=delta,
+        rounds=rounds,
+        rounds_per_invitation=usual_rounds_per_invitation(rounds),
+        insecure_seed=insecure_seed,
+    )
+    cluster = prepare(plan, out)
+    run_cluster(cluster, stop=threading.Event(), progress=lambda *_: None)
+    results = collect_results(cluster, started)
+    return RunResult(
+        accuracy=results["accuracy"],
+        rounds=results["rounds"],
+        noise_multiplier=results["sigma"],
+        clients=tuple(_client_result(row) for row in results["clients"]),
+        folder=cluster.folder,
+        report=Path(report_local_run(cluster)),
+    )
+
+
+def _client_result(row: dict[str, Any]) -> ClientResult:
+    return ClientResult(
+        name=row["client"],
+        records=row["samples"],
+        epsilon=row["epsilon"],
+        charged_rounds=row["charged_rounds"],
+        took_part=row["participated_rounds"],
+    )
