@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 
 from coinflower.accounting.errors import UserError
@@ -18,7 +19,9 @@ from coinflower.protocol.terms import USUAL_LEARNING_RATE, usual_rounds_per_invi
 
 _EPSILON, _DELTA = 3.0, 1e-3
 # With --resume: how the run is played here and now, not what it is.
-_BESIDE_RESUME = ("resume", "no_privacy", "port", "processes", "stock_nodes", "ray", "as_json")
+# Hidden names of the kinds of --nodes.
+_OLDER_NODES = ("processes", "stock_nodes", "ray")
+_BESIDE_RESUME = ("resume", "no_privacy", "port", "nodes", *_OLDER_NODES, "as_json")
 
 
 def run(
@@ -72,11 +75,17 @@ def run(
     port: Annotated[
         int | None, typer.Option(help="Port of the SuperLink; free by default.")
     ] = None,
-    processes: Annotated[bool, typer.Option(help="Every client a process of its own.")] = False,
-    stock_nodes: Annotated[bool, typer.Option(help="Clients as stock Flower SuperNodes.")] = False,
-    ray: Annotated[
-        bool, typer.Option("--ray", help="Clients played by Flower's simulation engine.")
-    ] = False,
+    nodes: Annotated[
+        str,
+        typer.Option(
+            click_type=click.Choice(["threads", "processes", "ray", "stock"]),
+            help="What plays the clients: threads, processes, Flower's simulation engine (ray) or "
+            "stock Flower SuperNodes.",
+        ),
+    ] = "threads",
+    processes: Annotated[bool, typer.Option("--processes", hidden=True)] = False,
+    stock_nodes: Annotated[bool, typer.Option("--stock-nodes", hidden=True)] = False,
+    ray: Annotated[bool, typer.Option("--ray", hidden=True)] = False,
     seed: Annotated[
         int | None, typer.Option(help="Seed everything. INSECURE: for tests only.")
     ] = None,
@@ -94,11 +103,12 @@ def run(
         raise UserError("Mode none protects nothing; say --no-privacy to run it all the same.")
     if not chosen.is_private and resume is None:
         _refuse_limits_without_privacy(sigma=sigma, epsilon=epsilon, delta=delta)
-    kinds = {NodeKind.PROCESSES: processes, NodeKind.STOCK: stock_nodes, NodeKind.SIMULATED: ray}
-    wanted = [kind for kind, asked in kinds.items() if asked] or [NodeKind.THREADS]
+    older = {"processes": processes, "stock": stock_nodes, "ray": ray, nodes: nodes != "threads"}
+    wanted = [kind for kind, asked in older.items() if asked]
     if len(wanted) > 1:
-        raise UserError("Choose one of --processes, --stock-nodes and --ray.")
-    if ray:
+        raise UserError(f"Choose one kind of --nodes, not {' and '.join(wanted)}.")
+    kind = NodeKind(wanted[0]) if wanted else NodeKind.THREADS
+    if kind is NodeKind.SIMULATED:
         require_ray()
     started = time.monotonic()
     if resume is not None:
@@ -131,16 +141,14 @@ def run(
             poll_seconds=poll_seconds,
             round_seconds=round_seconds,
             insecure_seed=seed,
-            waits_for_all=ray,
+            waits_for_all=kind is NodeKind.SIMULATED,
         )
         cluster = prepare(plan, out)
     _announce(cluster.terms.mode, insecure=cluster.insecure)
     with stop_on_signals() as stop:
         try:
             with LiveView(cluster, console, quiet=as_json) as view:
-                died = run_cluster(
-                    cluster, kind=wanted[0], port=port, stop=stop, progress=view.update
-                )
+                died = run_cluster(cluster, kind=kind, port=port, stop=stop, progress=view.update)
         finally:
             results = collect_results(cluster, started)
         interrupted = stop.is_set()

@@ -26,7 +26,7 @@ def run() -> list[dict[str, Any]]:
     """Measure everything; see ``tools.bench`` for what the rows mean."""
     ours, _ = _federation(clients=10, rounds=20, p=0.5, block=1)
     stock, _ = _federation(
-        clients=10, rounds=4, p=0.5, block=1, extra=("--stock-nodes", "--poll-seconds", "3")
+        clients=10, rounds=4, p=0.5, block=1, extra=("--nodes", "stock", "--poll-seconds", "3")
     )
     single, _ = _federation(clients=10, rounds=40, p=0.1, block=1)
     blocks, _ = _federation(clients=10, rounds=40, p=0.1, block=10)

@@ -1,7 +1,7 @@
 """The same federation in the simulator and in Flower's own simulation engine, and what each costs.
 
 Clients of 30 samples, q = 0.1, the paper's network, and p for a mean batch of 70 (at most p = 1),
-through ``coinflower simulate`` and ``coinflower run --ray``. Memory is that of all processes
+through ``coinflower simulate`` and ``coinflower run --nodes ray``. Memory is that of all processes
 together, shared pages counted once (Linux only).
 
 Run with ``python -m tools.compare_simulators 10 100 1000``.
@@ -76,7 +76,7 @@ def _simulator(clients: int, shared: list[str], folder: Path) -> Costs:
 
 def _ray(clients: int, shared: list[str], folder: Path) -> Costs:
     out = folder / "run"
-    command = ["run", "--ray", *shared, "--rounds", str(_ROUNDS), "--out", str(out)]
+    command = ["run", "--nodes", "ray", *shared, "--rounds", str(_ROUNDS), "--out", str(out)]
     lasted, megabytes = watch([*command, "--evaluate-every", str(_ROUNDS)], folder / "ray.json")
     lines = (out / "server" / "metrics.jsonl").read_text().splitlines()
     counted = [float(json.loads(line)["seconds"]) for line in lines[1:]]

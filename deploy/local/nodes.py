@@ -26,7 +26,7 @@ class NodeKind(StrEnum):
     THREADS = "threads"
     PROCESSES = "processes"
     STOCK = "stock"
-    SIMULATED = "simulated"
+    SIMULATED = "ray"
     """By Flower's simulation engine (Ray) inside of the SuperLink; there is no node to start."""
 
 

@@ -43,7 +43,8 @@ def command(monkeypatch, capsys, tmp_path):
         (["--clip-norm", "inf", "--sigma", "1"], "clip_norm = inf must be"),
         (["--epsilon", "0"], "budget of nothing"),
         (["--processes", "--stock-nodes"], "Choose one"),
-        (["--processes", "--ray"], "Choose one"),
+        (["--processes", "--ray"], "Choose one kind of --nodes, not processes and ray"),
+        (["--nodes", "stock", "--ray"], "Choose one kind of --nodes, not stock and ray"),
         (["--resume", "nowhere"], "holds no run"),
     ],
 )

@@ -57,7 +57,10 @@ def test_ctrl_c_stops_everything_and_leaves_whole_ledgers(tmp_path):
     out = tmp_path / "run"
     command = [COINFLOWER, "run", "--clients", "3", "--rounds", "60", "--out", out]
     running = subprocess.Popen(
-        [*command, "--processes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--nodes", "processes"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     deadline = time.monotonic() + 90
     while not (out / "server" / "metrics.jsonl").exists() and time.monotonic() < deadline:
