@@ -1,4 +1,4 @@
-"""Adding up what clients send, as it arrives; what is not usable is dropped by name."""
+"""Adding up what clients send, as it arrives; an unusable reply is dropped and its client named."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class RunningSum:
     """The sum of a round so far, and who contributed to it: one vector, however many clients.
 
     In private modes it is counted in whole numbers of a cell that depends on the terms alone, so
-    it is exact: what a client sends adds to it just that, whoever else sends what, in any order.
+    it is exact: a client adds exactly what it sends, whatever others send, in any order.
 
     Args:
         terms: The public terms.
         length: Number of parameters of the model.
-        asked: Declared sizes of the clients that were asked; nobody else is listened to.
+        asked: Declared sizes of the clients that were asked; all others are ignored.
 
     Raises:
-        ValueError: So much data that the sum might overflow.
+        ValueError: There is so much data that the sum might overflow.
     """
 
     def __init__(self, terms: Terms, length: int, asked: Mapping[int, int]) -> None:
@@ -52,7 +52,7 @@ class RunningSum:
             self._total = FixedPoint(length, cell_of(terms))
             if not sum(self._largest_norms.values()) <= LARGEST_COUNT * self._total.cell:
                 raise UserError(
-                    f"{len(asked)} clients with {sum(asked.values())} samples in all are more than "
+                    f"{len(asked)} clients with {sum(asked.values())} records in all are more than "
                     "a sum can hold; set a smaller largest_total_size."
                 )
         self._bare_total = np.zeros(length if self._total is None else 0)
@@ -66,7 +66,7 @@ class RunningSum:
         return self._bare_total.astype(np.float32) if self._total is None else self._total.rounded
 
     def noisy_total(self, randomness: Randomness) -> Vector:
-        """Return the sum with the server's noise, where the server is who adds it."""
+        """Return the sum, with noise if it is the server that adds the noise."""
         if self._total is None or not self._terms.mode.server_adds_noise:
             return self.total
         return add_noise(self._total, self._terms.noise_std, randomness)
@@ -78,7 +78,7 @@ class RunningSum:
         if node not in self._asked or node in self.answered:
             vector, problem = None, "not asked for"
         elif vector is not None and not _norm(vector) <= self._largest_norms.get(node, math.inf):
-            vector, problem = None, "more than its samples of one round could add up to"
+            vector, problem = None, "more than its records of one round could add up to"
         if vector is None:
             logger.warning("Dropped what client %d sent: %s.", node, problem)
             self.dropped.add(node)
@@ -94,7 +94,7 @@ class RunningSum:
 def cell_of(terms: Terms) -> float:
     """Return the cell that sums of these (private) terms are counted in.
 
-    Where clients add noise, what they send lies on the noise's lattice already.
+    If clients add the noise, what they send already lies on the noise's lattice.
     """
     if terms.mode.client_adds_noise:
         return lattice_cell(terms.noise_std)
@@ -104,8 +104,8 @@ def cell_of(terms: Terms) -> float:
 def largest_norm(terms: Terms, declared_size: int, length: int) -> float:
     """Return the largest L2 norm that a client of that size can honestly send.
 
-    Each sample adds at most the clip norm. Gaussian noise of standard deviation s on n coordinates
-    is longer than s·(√n + 10) with probability e⁻⁵⁰ at most.
+    Each record adds at most the clip norm. Gaussian noise of standard deviation s on n coordinates
+    is longer than s·(√n + 10) with a probability of at most e⁻⁵⁰.
     """
     norm = terms.clip_norm * most_samples(declared_size, terms.q)
     if terms.mode.client_adds_noise:
@@ -115,7 +115,7 @@ def largest_norm(terms: Terms, declared_size: int, length: int) -> float:
 
 @functools.lru_cache(maxsize=1 << 16)
 def most_samples(declared_size: int, q: float) -> int:
-    """Return how many samples a round can have: more have a probability of 2⁻⁸⁰ at most.
+    """Return how many records a round can have: more have a probability of at most 2⁻⁸⁰.
 
     The least k with P(Binom(d, q) > k) = I_q(k + 1, d − k) ≤ 2⁻⁸⁰.
     """

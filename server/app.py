@@ -1,4 +1,4 @@
-"""The Flower ServerApp: reads its settings, runs the strategy, leaves the model behind.
+"""The Flower ServerApp: reads its settings, runs the strategy, saves the model.
 
 The run's configuration names a settings file on the server's own machine (``settings = PATH``).
 """
@@ -88,7 +88,7 @@ def require_ready(
     )
     if checkpoints.exists() and not settings.resume:
         raise UserError(
-            f"{settings.state} holds an experiment already; resume it or choose another folder."
+            f"{settings.state} already holds an experiment; resume it or choose another folder."
         )
     checkpoints.used_through()  # refuses a folder of other terms before anything is sent
     test = load_data(settings.test_data)
@@ -102,8 +102,8 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
     """Train as the settings say.
 
     Raises:
-        StoppedError: Somebody asked for it, and a round had just ended.
-        ValueError: A checkpoint is there but not to be resumed, or of other terms.
+        StoppedError: Somebody asked the run to stop, and a round had just ended.
+        ValueError: There is a checkpoint that is not to be resumed, or that has other terms.
         TooFewClientsError: Too few clients for too long.
     """
     torch.set_num_threads(1)

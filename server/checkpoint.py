@@ -1,4 +1,4 @@
-"""The server's memory: weights, momentum and round, and which round numbers are used up."""
+"""The server's state on disk: weights, momentum, round, and which round numbers are used up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _USED_ROUNDS = "used-rounds.json"
 _ECHOES = "echoes.json"
 
 INSECURE = {"insecure": "true"}
-"""What the files of a run say of themselves if anything of it was ever seeded."""
+"""The stamp on a run's files if anything in the run was ever seeded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +44,12 @@ class CheckpointFolder:
     """Checkpoints of one experiment in a folder; every write is atomic and on disk.
 
     Args:
-        folder: Where they lie; made if missing.
+        folder: Where they are; created if missing.
         terms_hash: Hash of the terms; a checkpoint of other terms is refused.
-        insecure: Whether anything of the run is seeded from now on.
+        insecure: Whether anything in the run is seeded from now on.
 
     Attributes:
-        insecure: Whether anything of the run is or ever was seeded; stamped on every checkpoint.
+        insecure: Whether anything in the run is or ever was seeded; stamped on every checkpoint.
     """
 
     def __init__(self, folder: Path, terms_hash: str, *, insecure: bool = False) -> None:
@@ -74,7 +74,7 @@ class CheckpointFolder:
         write_atomically(self._folder / _CHECKPOINT, content)
 
     def load(self) -> Checkpoint | None:
-        """Return the last state, None if there is none yet.
+        """Return the last state, or None if there is none yet.
 
         Raises:
             ValueError: The file is damaged or belongs to other terms.
@@ -118,17 +118,19 @@ class CheckpointFolder:
             terms, used = content["terms"], content["used_through"]
             validation.require_count("used_through", used, least=0)
         except (KeyError, TypeError, ValueError, RecursionError):
-            raise UserError(f"{path} is damaged; without it rounds might be asked twice.") from None
+            raise UserError(
+                f"{path} is damaged; without it rounds might be played twice."
+            ) from None
         self._require_own(terms)
         return int(used)
 
     def save_echoes(self, echoes: Mapping[str, bytes]) -> None:
-        """Write what clients handed out about their ledgers."""
+        """Write the echoes of clients' ledgers."""
         content = {name: token.hex() for name, token in echoes.items()}
         write_atomically(self._folder / _ECHOES, json.dumps(content).encode())
 
     def load_echoes(self) -> dict[str, bytes]:
-        """Return what clients handed out; without it they are asked as if for the first time."""
+        """Return the echoes; without them clients are asked as if for the first time."""
         path = self._folder / _ECHOES
         try:
             content = json.loads(path.read_text())
@@ -136,14 +138,14 @@ class CheckpointFolder:
         except FileNotFoundError:
             return {}
         except (AttributeError, TypeError, ValueError, RecursionError):
-            logger.warning("%s is damaged; clients' ledgers that were set back may not show.", path)
+            logger.warning("%s is damaged; ledgers that were set back may go unnoticed.", path)
             return {}
 
     def _is_stamped(self) -> bool:
         try:
             with safe_open(self._folder / _CHECKPOINT, "numpy") as file:
                 return (file.metadata() or {}).items() >= INSECURE.items()
-        except (OSError, SafetensorError):  # missing, or damaged, which `load` will say
+        except (OSError, SafetensorError):  # missing, or damaged, which `load` reports
             return False
 
     def _require_own(self, terms_hash: str) -> None:
@@ -155,7 +157,7 @@ class CheckpointFolder:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file so that after a crash either the old or the new content is there, whole."""
+    """Replace a file so that after a crash it has either the old or the new content, complete."""
     draft = path.with_name(path.name + ".draft")
     with draft.open("wb") as file:
         file.write(content)

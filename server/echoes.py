@@ -1,10 +1,10 @@
 """What clients handed out about their ledgers, to be sent back with the next question.
 
-The server cannot read an echo (`coinflower.accounting.ledger.echo`); it keeps the latest of every
-ledger, by the name that each bears. A client that joins anew may come as another node, so its
-ledger is known by what it says on enrolling. That echo is not kept where there is one: if the
-ledger was set back, it is the older one, and the client has to see the newer before it answers
-anything.
+The server cannot read an echo (`coinflower.accounting.ledger.echo`); it keeps the latest one of
+every ledger, by the name in the echo. A client that reconnects may be another node, so the echo
+that it sends on enrolling says which ledger it has. That echo does not replace an earlier one: if
+the ledger was set back, it is the older of the two, and the client has to see the newer one before
+it answers anything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Echoes:
     """The latest echo of every ledger, across restarts.
 
     Args:
-        checkpoints: Where they are kept; None keeps them in memory only.
+        checkpoints: Where they are kept; with None they are only in memory.
     """
 
     def __init__(self, checkpoints: CheckpointFolder | None = None) -> None:
@@ -34,7 +34,7 @@ class Echoes:
     def beside(self, content: RecordDict, node: int) -> RecordDict:
         """Return a question with the echo for a client beside it.
 
-        In a record of its own, so that the model, which is the same for all, is stored once.
+        The echo is in its own record, so that the model, which is the same for all, is stored once.
         """
         token = self._latest.get(self._ledgers.get(node, ""), NO_TOKEN)
         record = ConfigRecord({messages.ECHO: token, messages.SALT: messages.salt()})
@@ -51,13 +51,13 @@ class Echoes:
             self._keep(name, token)
 
     def note_answer(self, reply: Message) -> None:
-        """Keep the echo of an answer, whose question carried the one before."""
+        """Keep the echo of an answer; the question carried the previous one."""
         token, name = _token_of(reply), self._ledgers.get(reply.metadata.src_node_id)
         if token is not None and token[:NAME_BYTES].hex() == name:
             self._keep(name, token)
 
     def save(self) -> None:
-        """Write them down."""
+        """Write changed echoes to disk."""
         if self._changed and self._checkpoints is not None:
             self._checkpoints.save_echoes(self._latest)
         self._changed = False

@@ -1,7 +1,7 @@
 """The prompt grid: Flower's Grid without its pauses.
 
-``HttpGrid.send_and_receive`` sleeps three seconds between two looks, and hands over all replies at
-the end. This one wraps whatever Grid the ServerApp is given, looks often, and hands over replies as
+``HttpGrid.send_and_receive`` sleeps three seconds between two checks, and returns all replies at
+the end. This one wraps whatever Grid the ServerApp is given, checks often, and yields replies as
 they come, so that the sum of many gradients never needs more than a few of them in memory.
 """
 
@@ -30,8 +30,8 @@ logger = logging.getLogger("coinflower.server")
 class _Patience:
     """How long Flower waits for an object that was announced, unless a deadline comes first.
 
-    Flower asks whether the seconds that it has waited are at least this, for one reply after the
-    other. A number would give every reply of a batch the same time once more.
+    Flower compares the seconds it has waited with this, for one reply after another. A plain number
+    would give every reply of a batch the full time again.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -43,10 +43,10 @@ class _Patience:
 
 
 class Pending:
-    """Messages that are under way, and the nodes whose reply is still missing.
+    """Messages that were sent, and the nodes whose reply is still missing.
 
-    Every reply has the node that was *asked* as its ``metadata.src_node_id``. The SuperLink signs
-    the errors it makes on behalf of a node with its own id; they are put right here.
+    Every reply has the node that was *asked* as its ``metadata.src_node_id``. The SuperLink gives
+    its own id to the errors that it makes on behalf of a node; this class corrects that.
     """
 
     def __init__(self, grid: PromptGrid, messages: list[Message]) -> None:
@@ -55,9 +55,9 @@ class Pending:
         self._refused: list[Message] = []
         now = time.time()
         for message in messages:
-            # Its hash is the message's name, and whoever knows it may delete the message.
+            # Its hash is the message's name, and anybody who knows it may delete the message.
             message.metadata.group_id = secrets.token_hex()
-            # Else it would show how many were written before it.
+            # Otherwise it would show how many were written before it.
             message.metadata.__dict__["_created_at"] = now
         # Flower looks at them twice, so they must not be a generator; and refuses an empty list.
         message_ids = list(grid.push_messages(messages)) if messages else []
@@ -77,12 +77,12 @@ class Pending:
         return frozenset(self._nodes.values()) | frozenset(refused)
 
     def poll(self, deadline: float = math.inf) -> list[Message]:
-        """The replies, normal ones and errors, that have come; waits only for begun uploads.
+        """Return the replies, errors included, that have come; wait only for uploads that began.
 
-        Asks for a few messages at a time, in turn, so that never more than a few replies are held.
+        Ask for a few messages at a time, in turn, so that never more than a few replies are held.
 
         Args:
-            deadline: When, on the monotonic clock, an upload that is not finished is an error.
+            deadline: When, on the monotonic clock, an unfinished upload counts as an error.
         """
         if self._refused:
             refused, self._refused = self._refused, []
@@ -99,8 +99,8 @@ class Pending:
     def _pull(self, asked: list[str]) -> list[Message]:
         """Pull replies; one that cannot be read counts as an error of its client.
 
-        Flower hands over all of a batch or raises, and what it read before is lost then. So, once
-        a client has sent something malformed, everybody's reply is asked for by itself.
+        Flower returns all of a batch or raises, and then what it had read is lost. So, once a
+        client has sent something malformed, every reply is pulled separately.
         """
         try:
             return list(self._grid.pull_messages(asked))
@@ -137,7 +137,7 @@ def _malformed(message_id: str, what: str) -> Message:
 
 
 class PromptGrid(Grid):
-    """A Grid that looks for replies often.
+    """A Grid that checks for replies often.
 
     Args:
         grid: The Grid that the ServerApp was given.
@@ -159,9 +159,9 @@ class PromptGrid(Grid):
         self._poll_interval = poll_interval
         self.batch = batch
         self._patience = _Patience(object_patience)
-        # A reply is announced before its content is uploaded, and whoever looks promptly often
-        # comes between the two. Flower then sleeps for a second, and waits for minutes if the
-        # client died. It offers no parameter for it but these defaults.
+        # A reply is announced before its content is uploaded, and a prompt check often falls
+        # between the two. Flower then sleeps for a second, and waits for minutes if the client
+        # died. It has no parameter for this other than these defaults.
         cast(dict[str, Any], pull_objects.__kwdefaults__).update(
             initial_backoff=0.01, backoff_cap=0.5, max_time=self._patience
         )
@@ -187,11 +187,11 @@ class PromptGrid(Grid):
         return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Ids of the nodes that are online, or were until their heartbeat stopped just now."""
+        """Return the ids of nodes that are online, or were until their heartbeat just stopped."""
         return self._grid.get_node_ids()
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """The same nodes, with what is known of them."""
+        """Return the same nodes, with what is known about them."""
         return self._grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -238,14 +238,14 @@ class PromptGrid(Grid):
     def collect(self, pending: Pending, timeout: float | None = None) -> Iterator[Message]:
         """Yield each missing reply as soon as it is there, until all came or the time passed.
 
-        What a client has begun to upload by then, and not finished, counts as an error of it.
+        What a client has begun to upload by then, and not finished, counts as that client's error.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while pending.outstanding:
             replies = pending.poll(deadline)
             nothing = not replies
             while replies:
-                # Taken off the list, so that the caller's is the only reference.
+                # Taken off the list, so that the caller holds the only reference.
                 yield replies.pop(0)
             if time.monotonic() > deadline:
                 return

@@ -30,7 +30,7 @@ class _Block:
         return self.first <= round_ < self.first + self.count
 
     def note(self, reply: Message) -> bool:
-        """Keep the coins of a reply; False if there are none in it."""
+        """Keep the coins of a reply; return False if it has none."""
         node = reply.metadata.src_node_id
         coins: object = None
         if not reply.has_error() and messages.ANSWER in reply.content.config_records:
@@ -40,7 +40,7 @@ class _Block:
             if len(booleans) == self.count:
                 self.coins[node] = booleans
                 return True
-        logger.warning("Client %d gave no coins for round %d on.", node, self.first)
+        logger.warning("Client %d gave no coins for the rounds from %d on.", node, self.first)
         return False
 
 
@@ -84,7 +84,7 @@ class Invitations:
         if round_ == block.first:
             replies = list(self._grid.collect(block.pending, patience))
             for _ in range(-(-len(block.pending.outstanding) // self._grid.batch)):
-                # What is there by now is not late.
+                # What has arrived by now is not late.
                 replies += block.pending.poll(deadline)
             useless = {reply.metadata.src_node_id for reply in replies if not self._note(reply)}
             self._roster.went_silent(useless | block.pending.outstanding)
@@ -99,7 +99,7 @@ class Invitations:
         return self._block.note(reply)
 
     def invite_ahead(self, round_: int) -> None:
-        """In the last round of a block, send the next block's invitations on their way."""
+        """In the last round of a block, send the invitations of the next block."""
         following = round_ + 1
         if self._block is None or self._block.covers(following):
             return
@@ -115,7 +115,7 @@ class Invitations:
                 self._roster.echoes.beside(content, node),
                 dst_node_id=node,
                 message_type=f"query.{messages.INVITE}",
-                # Sent ahead, it waits until the client has answered the round before.
+                # It is sent ahead, and waits until the client has answered the current round.
                 ttl=2 * self._reply_seconds,
             )
             for node in self._roster.present

@@ -1,4 +1,4 @@
-"""What a run leaves behind as it goes: a line of metrics a round, and where it stands."""
+"""What a run writes as it proceeds: one line of metrics per round, and its status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Journal:
     Args:
         folder: The server's state folder.
         insecure: Whether the server's noise is or ever was seeded in this run; stamped on the
-            status and on every line. What clients seed stands in their own ledgers.
+            status and on every line. What clients seed is in their own ledgers.
     """
 
     def __init__(self, folder: Path, *, insecure: bool) -> None:
@@ -32,7 +32,7 @@ class Journal:
         self._refusals = ""
         folder.mkdir(parents=True, exist_ok=True)
         self._cut_torn_line()
-        (folder / _STOP).unlink(missing_ok=True)  # spoke to the run before
+        (folder / _STOP).unlink(missing_ok=True)  # meant for the previous run
 
     def asked_to_stop(self) -> bool:
         """Whether somebody wants the run to end between two rounds."""
@@ -64,7 +64,7 @@ class Journal:
             file.write(json.dumps(line) + "\n")
 
     def _cut_torn_line(self) -> None:
-        """Drop the half line that a crash left behind, or the next one would be glued to it."""
+        """Drop the half line that a crash left, or the next line would be appended to it."""
         path = self._folder / METRICS
         content = path.read_bytes() if path.exists() else b""
         if content and not content.endswith(b"\n"):
@@ -72,7 +72,7 @@ class Journal:
 
 
 def ask_to_stop(folder: Path) -> None:
-    """Ask the run in a state folder to end after its present round."""
+    """Ask the run in a state folder to end after its current round."""
     (folder / _STOP).touch()
 
 
@@ -90,7 +90,7 @@ class MetricsReader:
             return []
         with self._path.open("rb") as file:
             file.seek(self._read_bytes)
-            # What follows the last newline is a line that is just being written.
+            # What follows the last newline is a line that is still being written.
             whole = file.read().rpartition(b"\n")[0]
         new = [json.loads(line) for line in whole.splitlines()]
         self._read_bytes += len(whole) + 1 if whole else 0

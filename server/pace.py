@@ -9,20 +9,20 @@ import time
 logger = logging.getLogger("coinflower.server")
 
 _ANSWERING = 0.8
-"""The part of a slot in which answers count; in the rest the model steps and the next is made."""
+"""The part of a slot in which answers count; the rest is for the step and the next messages."""
 
 
 class Pace:
     """The clock of a run.
 
     Other clients see when they are asked. If a round took as long as its slowest participant, they
-    would see who takes part. With a fixed pace rounds begin on a clock and an answer that is late
-    is dropped. What the server has to do comes before a tick, so that on the tick it only sends.
+    would see who takes part. With a fixed pace rounds begin on a clock and a late answer is
+    dropped. The server does its work before a tick, so that on the tick it only sends.
 
     Args:
         seconds: From the beginning of a round to that of the next; None begins a round as soon as
             the one before is over.
-        reply_seconds: How long clients may take to answer at most.
+        reply_seconds: The longest that clients may take to answer.
     """
 
     def __init__(self, seconds: float | None, reply_seconds: float) -> None:
@@ -39,7 +39,7 @@ class Pace:
     def reply_seconds(self) -> float:
         """How long a question of a round lives.
 
-        On a clock, one that is fetched when its answers do not count any more would only keep its
+        On a clock, a question that is fetched when its answer no longer counts would only keep its
         client from the next invitation.
         """
         seconds = math.inf if self._seconds is None else _ANSWERING * self._seconds
@@ -54,7 +54,7 @@ class Pace:
         slots = max(1, math.ceil((now - self._began) / self._seconds))
         if slots > 1:
             logger.warning(
-                "The server was not ready for the next round within %g s, and leaves out %d: "
+                "The server was not ready for the next round within %g s, and skips %d: "
                 "choose a longer round_seconds.",
                 self._seconds,
                 slots - 1,

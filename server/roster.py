@@ -20,18 +20,18 @@ from coinflower.server.grid import Pending, PromptGrid
 logger = logging.getLogger("coinflower.server")
 
 LARGEST_TOTAL_SIZE = 500_000_000
-"""The most samples whose clipped gradients a round's sum is sure to hold (learning/noise.py)."""
+"""The most records whose clipped gradients a round's sum is sure to hold (learning/noise.py)."""
 _LOOK_SECONDS = 1.0
 _ASK_AGAIN_SECONDS = 5.0
 _SENTENCES = frozenset(refusal.value for refusal in Refusal)
-# What may be over soon: an owner resumes, a full disk gets some room.
+# What may be over soon: an owner resumes, a full disk gets some space.
 _PASSING = frozenset({Refusal.PAUSED.value, Refusal.LEDGER.value, Refusal.SET_BACK.value})
 
 
 def question(terms: Terms, fields: Mapping[str, int | bytes] | None = None) -> RecordDict:
     """Return the content of a message that carries the terms; clients remember nothing.
 
-    It is salted: those who are not asked must not find out by its hash that others are.
+    It is salted: clients that are not asked must not find out from its hash that others are.
     """
     record = ConfigRecord({messages.TERMS: terms.to_json(), **(fields or {})})
     record[messages.SALT] = messages.salt()
@@ -43,7 +43,7 @@ class SizeLimits:
     """How much data clients may declare.
 
     A declared size cannot be checked. It bounds what a client may send and scales the model's steps
-    down, so nobody's word for it is taken without limit.
+    down, so it is not accepted without limit.
 
     Attributes:
         each: Largest size of one client.
@@ -55,7 +55,7 @@ class SizeLimits:
 
 
 class Roster:
-    """The nodes of a grid, and what they said to the terms.
+    """The nodes of a grid, and how they answered the terms.
 
     Args:
         grid: How to reach them.
@@ -91,20 +91,20 @@ class Roster:
 
     @property
     def present(self) -> dict[int, int]:
-        """Declared sizes of the enrolled nodes that are there, as far as the limit goes.
+        """Declared sizes of the enrolled nodes that are there and fit into the limit.
 
-        Who enrolled first comes first.
+        The node that enrolled first comes first.
         """
         return self._split()[0]
 
     @property
     def online(self) -> dict[int, int]:
-        """Declared sizes of all enrolled nodes that are there, also of those that went silent."""
+        """Declared sizes of all enrolled nodes that are there, including those that went silent."""
         return {node: size for node, size in self._declared.items() if node in self._online}
 
     @property
     def refusals(self) -> dict[int, str]:
-        """What the nodes that stay away said, or why they are kept out."""
+        """What the nodes that refuse said, or why they are kept out."""
         return {**self._refusals, **dict.fromkeys(self._split()[1], self._no_room)}
 
     @property
@@ -146,7 +146,7 @@ class Roster:
         return fitting, left_over
 
     def refresh(self) -> None:
-        """Look who is there and ask those that have not answered; returns at once."""
+        """Check who is there and ask those that have not answered; return at once."""
         now = time.monotonic()
         if now - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = now
@@ -160,7 +160,7 @@ class Roster:
     def went_silent(self, nodes: Iterable[int]) -> None:
         """Do not count on these nodes until they enrol again."""
         for node in nodes:
-            logger.warning("Client %d gave no usable answer; going on without it.", node)
+            logger.warning("Client %d gave no usable answer; continuing without it.", node)
             self._silent.add(node)
 
     def _ask(self, now: float) -> None:
@@ -195,18 +195,18 @@ class Roster:
             answer = reply.content.config_records[messages.ANSWER]
             enrolled, size = answer[messages.ENROLLED], answer[messages.DECLARED_SIZE]
             reason = str(answer[messages.REASON])
-            if reason not in _SENTENCES:  # not one of ours, so a text of the client's own
+            if reason not in _SENTENCES:  # not one of ours, so the client's own text
                 reason = quoted(reason)
         except KeyError:
-            logger.warning("Client %d answered something else than asked.", node)
+            logger.warning("Client %d answered something other than what was asked.", node)
             return
         if enrolled is True and type(size) is int and size > self._sizes.each:
             enrolled = False
-            reason = f"It declares more samples than largest_declared_size = {self._sizes.each}."
+            reason = f"It declares more records than largest_declared_size = {self._sizes.each}."
         if enrolled is True and type(size) is int and size > 0:
             if node not in self._declared:
                 logger.info("Client %d enrolled with declared size %d.", node, size)
-            # Fixed for the run, so that one element more or less does not change the scale.
+            # Fixed for the run, so that one record more or less does not change the scale.
             self._declared.setdefault(node, size)
             self.echoes.note_enrolment(reply)
             self._silent.discard(node)

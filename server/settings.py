@@ -1,4 +1,4 @@
-"""What the parameter server is told to do: the terms, and what concerns the server alone."""
+"""The parameter server's settings: the terms, and what concerns only the server."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ class Settings:
         state: Folder for checkpoint, metrics and the final model.
         test_data: Name or path of a *public* data set whose test part measures accuracy.
         least_clients: Fewest available clients for a round.
-        expected_clients: The first round waits a little until so many have enrolled or refused.
+        expected_clients: The first round waits a little until this many have enrolled or refused.
         no_other_clients: Nobody else will come: the run ends as soon as too many of them refuse.
         patience_seconds: How long to wait for them before giving up.
         reply_seconds: How long a client may take to answer.
-        poll_seconds: Pause between two looks for replies; stock Flower's is 3.
-        round_seconds: From the beginning of a round to that of the next, so that other clients do
-            not see who takes part by how long a round lasts; None begins it as soon as possible.
+        poll_seconds: Pause between two checks for replies; stock Flower's is 3.
+        round_seconds: From the beginning of a round to that of the next, so that other clients
+            cannot tell from the length of a round who takes part; None begins it as soon as
+            possible.
         evaluate_every: Rounds between two measurements of accuracy.
-        resume: Go on from the checkpoint in ``state``.
-        largest_declared_size: Clients that declare more samples than this stay out.
+        resume: Continue from the checkpoint in ``state``.
+        largest_declared_size: Clients that declare more records than this stay out.
         largest_total_size: So do those that would bring all declared sizes above this.
         insecure_seed: Makes the noise predictable; for tests only.
     """
@@ -70,7 +71,7 @@ def save_settings(settings: Settings, path: Path) -> None:
 
 
 def load_settings(path: Path) -> Settings:
-    """Read a settings file; a relative ``state`` in it starts at its folder.
+    """Read a settings file; a relative ``state`` in it is relative to the file's folder.
 
     Raises:
         ValueError: Naming the file, the key and what is wrong with it.

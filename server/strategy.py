@@ -1,9 +1,9 @@
 """DP-SGD with random participation as a Flower strategy (the paper's Algorithm 1).
 
-Round by round: the coins of a block of rounds come in by invitation, the model goes to those whose
-coin said yes (to all in modes ``untrusted`` and ``covered``), their sums are added up as they
+In each round the model goes to the clients whose coin said yes (to all in modes ``untrusted`` and
+``covered``; invitations ask for the coins of a block of rounds). Their sums are added up as they
 arrive, noise is added, the total is scaled by 1/(p·q·Σd) over the available clients, and SGD with
-momentum steps.
+momentum takes a step.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DivergedError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundReport:
-    """What the server may know of a round; nothing of it depends on clients' data."""
+    """What the server may know about a round; none of it depends on clients' data."""
 
     round: int
     available: int
@@ -64,7 +64,7 @@ class RandomParticipation(Strategy):
     Args:
         terms: The public terms. checkpoints: Where the state lives; also the source of the next
         unused round. randomness: Where central noise comes from. least_clients: Fewest available
-        clients for a round. expected_clients: The first round waits a little until so many have
+        clients for a round. expected_clients: The first round waits a little until this many have
         answered. patience_seconds: How long to wait for the least number. sizes: How much data
         clients may declare. round_seconds: From the beginning of a round to that of the next; see
         `coinflower.server.pace`. on_round: Called after every round with its weights.
@@ -173,7 +173,7 @@ class RandomParticipation(Strategy):
             self._invitations.invite_ahead(round_)
         self.aggregate_train(round_, grid.collect(pending, self._pace.answer_seconds()))
         # On a clock, only participants can be late or fail. Others must not see that they did: if
-        # the next invitation is answered all is well, and if it is not, coins had no part in it.
+        # the next invitation is answered all is well, and if it is not, that is not due to coins.
         if not (asks_for_coins and self._pace.fixed):
             self._roster.went_silent(pending.outstanding | self._received.dropped)
         return RoundReport(
@@ -188,7 +188,7 @@ class RandomParticipation(Strategy):
         )
 
     def _note_short_round(self, round_: int) -> None:
-        """Go on after a round that too few answered, unless that has been so for too long."""
+        """Continue after a round that too few answered, unless that has lasted too long."""
         logger.warning("Round %d had too few available clients; no step.", round_)
         now = time.monotonic()
         self._short_since = self._short_since or now
@@ -222,8 +222,8 @@ class RandomParticipation(Strategy):
             self._available = self._asked = self._roster.present
         else:
             coins = self._invitations.coins(server_round, self._pace.coin_seconds())
-            # Who failed since its coins came still counts: only participants can fail, and their
-            # absence would show in the size of the step.
+            # A client that failed since its coins came still counts: only participants can fail,
+            # and their absence would show in the size of the step.
             online = self._roster.online
             self._available = {node: online[node] for node in coins if node in online}
             present = self._roster.present
@@ -263,7 +263,7 @@ class RandomParticipation(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return nothing: clients never evaluate, for accuracy on their data would leak it."""
+        """Return nothing: clients never evaluate, because accuracy would reveal their data."""
         del server_round, arrays, config, grid
         return []
 
@@ -275,7 +275,7 @@ class RandomParticipation(Strategy):
         return None
 
     def summary(self) -> None:
-        """Log the terms, and that nothing is protected if so."""
+        """Log the terms, and a warning if nothing is protected."""
         if not self._terms.mode.is_private:
             logger.warning("NO PRIVACY: mode none protects nothing.")
         logger.info("Terms %s: %s", self._terms.hash[:16], self._terms.to_json())
@@ -286,7 +286,7 @@ class RandomParticipation(Strategy):
         if saved is not None and saved.weights.shape != weights.shape:
             raise UserError(
                 f"The checkpoint has {saved.weights.size} parameters, but the model has "
-                f"{weights.size}; was the model changed since the run began?"
+                f"{weights.size}; has the model changed since the run began?"
             )
         if saved is None:
             saved = Checkpoint(weights=weights, velocity=np.zeros_like(weights), round=0)

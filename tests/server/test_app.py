@@ -113,7 +113,7 @@ def test_an_existing_experiment_is_not_overwritten(federation: Make) -> None:
     train(fed)
     before = (fed.state / "checkpoint.safetensors").read_bytes()
     asked = len(fed.grid.events)
-    with pytest.raises(ValueError, match="holds an experiment already; resume it or choose"):
+    with pytest.raises(ValueError, match="already holds an experiment; resume it or choose"):
         train(fed)
     assert (fed.state / "checkpoint.safetensors").read_bytes() == before
     assert len(fed.grid.events) == asked

@@ -174,7 +174,7 @@ def test_a_damaged_record_of_used_rounds_is_not_read_as_none(
     folder: CheckpointFolder, tmp_path: Path, content: str
 ) -> None:
     (tmp_path / "state" / "used-rounds.json").write_text(content)
-    with pytest.raises(ValueError, match="is damaged; without it rounds might be asked twice"):
+    with pytest.raises(ValueError, match="is damaged; without it rounds might be played twice"):
         folder.used_through()
 
 

@@ -257,7 +257,7 @@ def test_absurd_sizes_are_refused_by_name_and_change_nothing(
     for node in (1, 2, 9001):
         assert (
             caplog.text.count(
-                f"Client {node} stays away: It declares more samples than "
+                f"Client {node} stays away: It declares more records than "
                 f"largest_declared_size = {LIMITS.each}."
             )
             == 1

@@ -185,4 +185,4 @@ def test_a_server_that_is_not_ready_leaves_out_whole_slots(
     )["gradient"]
     gaps = [after - before for before, after in itertools.pairwise(models.values())]
     assert gaps == pytest.approx([1, 1, 1, 1, 3, 1, 1, 1, 1], abs=1e-6)
-    assert "leaves out 2: choose a longer round_seconds" in caplog.text
+    assert "skips 2: choose a longer round_seconds" in caplog.text

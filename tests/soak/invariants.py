@@ -38,7 +38,7 @@ class Invariant:
 def check_named(protocol, log):
     """Check that a server's log tells of the clients of ``dishonest.py``."""
     said = log.read_text()
-    for sentence in ("stays away: It declares more samples than", "sent: a vector"):
+    for sentence in ("stays away: It declares more records than", "sent: a vector"):
         protocol.expect(NAMED, sentence in said, f"the server's log has no {sentence!r}")
 
 
