@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Generator
 from pathlib import Path
 
@@ -31,6 +32,17 @@ _LONG = ("system", "browser", "wire", "fuzz")
 _REQUIRED = frozenset(re.findall(r"\w+", os.environ.get("COINFLOWER_REQUIRE", "")))
 # Whoever asks for one of these fixtures bears the marker.
 _MARKERS = {"chromium": "browser", "docker_compose": "docker_compose", "nginx": "nginx"}
+
+# Ledgers write through to the disk, for which tests would wait most of the time. No test takes the
+# power away, so memory does as well; what passed leaves nothing there (pyproject.toml).
+_MEMORY = Path("/dev/shm")
+_LEAST_FREE_BYTES = 4 << 30
+if (
+    os.access(_MEMORY, os.W_OK)
+    and not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC
+    and shutil.disk_usage(_MEMORY).free >= _LEAST_FREE_BYTES
+):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 # A busy machine is no reason to fail: speed belongs in benchmarks.
 hypothesis.settings.register_profile(

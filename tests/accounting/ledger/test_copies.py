@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +35,13 @@ while True:
         ledger.claim_answer("trial", round_)
     round_ += 1
 """
+
+
+@pytest.fixture
+def tmp_path():
+    """A folder on a disk: copies and kills must fall into writes, for which memory is too quick."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
 
 
 @pytest.fixture
