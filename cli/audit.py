@@ -21,20 +21,22 @@ _COLUMNS = ("audited", "δ", "claimed ε", "proven ε", "the paper's ε", "verdi
 
 def audit(
     full: Annotated[
-        bool, typer.Option("--full/--quick", help="Ten times the trials, or a quick look.")
+        bool, typer.Option("--full/--quick", help="Run ten times the trials (default: quick).")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the figures as JSON and PNG.")
+        Path | None, typer.Option("--out", help="Folder for the results as JSON and PNG.")
     ] = None,
     fault: Annotated[
-        str | None, typer.Option(help="Plant a fault first, to see the audit find it.")
+        str | None, typer.Option(help="Plant this fault, to check that the audit finds it.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed everything; INSECURE.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed all randomness. INSECURE: for tests only.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Prove from what the shipped client and server send how much is lost at least.
+    """Attack the shipped client and server to find how much privacy they lose at least.
 
-    Runs them on neighbouring data sets, in every mode. Exits with 1 if more is lost than claimed.
+    Runs them on neighbouring data sets, in every mode. Exits with 1 if they lose more than claimed.
     """
     from coinflower.experiments.audit.audit import run_audit, standard_plan
     from coinflower.experiments.audit.faults import planted
@@ -87,8 +89,8 @@ def _print_report(figures: dict[str, Any]) -> None:
     print_table(f"Audit of {len(rows)} claims", _COLUMNS, rows)
     rate = figures["trials"] / figures["cpu_seconds"]
     say(
-        f"{figures['trials']:,} trials in {figures['seconds']:.0f} s, {rate:,.0f} a second of a "
-        "core. Proven ε is what an observer's guesses show to be lost, so a claim below it is "
+        f"{figures['trials']:,} trials in {figures['seconds']:.0f} s, {rate:,.0f} per CPU "
+        "second. Proven ε is what an observer's guesses show to be lost, so a claim below it is "
         "false. If all claims are true, the probability that any is refuted by chance is "
         f"{1 - figures['family_confidence']:.1g} at most."
     )
@@ -96,7 +98,7 @@ def _print_report(figures: dict[str, Any]) -> None:
     if refuted:
         say(f"{len(refuted)} claims are REFUTED: {'; '.join(refuted)}.", style="bold red")
     else:
-        say("No claim is refuted. That is no proof: the mathematics is, and this is its check.")
+        say("No claim is refuted. This does not prove the bound; it failed to refute it.")
     false = [claim["name"] for claim in figures["paper_claims"] if not claim["holds"]]
     if false:
         say(f"The source paper's ε is refuted for: {'; '.join(false)}. Nothing is charged by it.")

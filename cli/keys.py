@@ -34,9 +34,10 @@ Names = Annotated[
 def init(
     folder: Folder,
     name: Names = None,
-    days: Annotated[int, typer.Option(help="How long the authority lasts.")] = CA_DAYS,
+    days: Annotated[int, typer.Option(help="Days until the authority expires.")] = CA_DAYS,
     renew: Annotated[
-        bool, typer.Option("--renew", help="A new certificate for the authority's present key.")
+        bool,
+        typer.Option("--renew", help="Issue a new certificate for the authority's existing key."),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -57,11 +58,12 @@ def server(
     folder: Folder,
     name: Names = None,
     days: Annotated[
-        int | None, typer.Option(help="How long it lasts (397, or as long as the authority).")
+        int | None,
+        typer.Option(help="Days until it expires (default: 397, at most the authority's)."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make the server's certificate; again, it is renewed: same key, same names unless given."""
+    """Make or renew the server's certificate; renewing keeps key and names unless given."""
     renewed = (folder / SERVER_CERTIFICATE).exists()
     item = make_server_certificate(folder, name or [], days=days)
     if as_json:
@@ -78,7 +80,7 @@ def client(
     name: Annotated[str, typer.Argument(help="Name of the node.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a node's key pair; needs no authority, so make it where it will be used."""
+    """Make a node's key pair; run this on the node, since it needs no authority."""
     item = make_node_key(folder, name)
     if as_json:
         print_json({"made": [_fields(item)]})
@@ -89,7 +91,7 @@ def client(
 
 @app.command()
 def show(folder: Folder, as_json: JsonFlag = False) -> None:
-    """List everything in a folder of keys, with its expiry."""
+    """List the keys and certificates in a folder, with their expiry."""
     items = list_items(folder)
     if as_json:
         print_json({"items": [_fields(item) for item in items]})

@@ -34,12 +34,16 @@ _APPLY_SECONDS = 10.0
 # Of what a client or a server writes, nothing is for others on its machine.
 _FOR_THE_OWNER_ONLY = 0o077
 
-Folder = Annotated[Path, typer.Option(help="The server's folder: logs, files, allowed keys.")]
-HealthPort = Annotated[
-    int | None, typer.Option(help="Port of the gRPC health protocol; none by default.")
+Folder = Annotated[
+    Path, typer.Option(help="The server's folder, for logs, files and allowed keys.")
 ]
-HealthHost = Annotated[str, typer.Option(help="Interface of the health port.")]
-DrainSeconds = Annotated[float, typer.Option(help="How long to finish work when told to stop.")]
+HealthPort = Annotated[
+    int | None, typer.Option(help="Port of the gRPC health service (default: off).")
+]
+HealthHost = Annotated[str, typer.Option(help="Interface of the health service.")]
+DrainSeconds = Annotated[
+    float, typer.Option(help="Seconds to finish work in hand when told to stop.")
+]
 PublicKey = Annotated[Path, typer.Argument(help="The node's public key, NAME.pub.")]
 
 
@@ -47,20 +51,21 @@ def client(
     policy: Annotated[Path, typer.Argument(help="The owner's policy (TOML).")],
     superlink: Annotated[str, typer.Option(help="host:port of the server.")],
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Plain HTTP; only for a server on this machine.")
+        bool, typer.Option("--insecure", help="Use plain HTTP; only for a server on this machine.")
     ] = False,
     root_certificates: Annotated[
-        Path | None, typer.Option(help="ca.pem of the server's authority; else the system's.")
+        Path | None, typer.Option(help="ca.pem of the server's authority (default: the system's).")
     ] = None,
     private_key: Annotated[
-        Path | None, typer.Option(help="This node's key (coinflower keys client).")
+        Path | None, typer.Option(help="This node's private key (coinflower keys client).")
     ] = None,
     log_format: LogFormatOption = LogFormat.TEXT,
     health_port: HealthPort = None,
     health_host: HealthHost = "127.0.0.1",
     drain_seconds: DrainSeconds = 20.0,
     page: Annotated[
-        str | None, typer.Option(help="HOST:PORT of the owner's page, as in 127.0.0.1:8600.")
+        str | None,
+        typer.Option(help="Serve the owner's page at HOST:PORT, such as 127.0.0.1:8600."),
     ] = None,
 ) -> None:
     """Join a federation as a data owner and stay until Ctrl-C or SIGTERM."""
@@ -169,35 +174,39 @@ def run(
     context: typer.Context,
     settings: Annotated[Path, typer.Argument(help="Settings of the run (TOML).")],
     keys: Annotated[
-        Path | None, typer.Option(help="Folder of ca.pem, server.pem, server.key; else loopback.")
+        Path | None,
+        typer.Option(
+            help="Folder with ca.pem, server.pem and server.key (default: loopback only)."
+        ),
     ] = None,
     listen: Annotated[
-        str, typer.Option(help="host:port of the gateway, the one port that clients need.")
+        str, typer.Option(help="host:port of the gateway, the only port that clients need.")
     ] = "0.0.0.0:8443",
     gateway: Annotated[
-        bool, typer.Option(help="Stand an nginx before the SuperLink (with --keys).")
+        bool, typer.Option(help="Run nginx in front of the SuperLink (needs --keys).")
     ] = True,
     host: Annotated[
-        str, typer.Option(help="Interface of the SuperLink itself; with --no-gateway only.")
+        str, typer.Option(help="Interface of the SuperLink itself; only with --no-gateway.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the SuperLink itself.")] = 8000,
     folder: Folder = _DEFAULT_FOLDER,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the checkpoint, if there is one.")
+        bool, typer.Option("--resume", help="Continue from the checkpoint, if there is one.")
     ] = False,
     stay: Annotated[
-        bool, typer.Option("--stay", help="Stay up once the run is complete, until told to stop.")
+        bool,
+        typer.Option("--stay", help="Keep serving after the run is complete, until told to stop."),
     ] = False,
     log_format: LogFormatOption = LogFormat.TEXT,
     health_port: HealthPort = None,
     health_host: HealthHost = "127.0.0.1",
     metrics_port: Annotated[
-        int | None, typer.Option(help="Port of Prometheus metrics; none by default.")
+        int | None, typer.Option(help="Port of the Prometheus metrics (default: off).")
     ] = None,
     metrics_host: Annotated[str, typer.Option(help="Interface of the metrics.")] = "127.0.0.1",
     drain_seconds: DrainSeconds = 10.0,
 ) -> None:
-    """Run a SuperLink, a gateway before it, and the parameter server on it."""
+    """Run a SuperLink, a gateway in front of it, and the parameter server."""
     from coinflower.deploy.machines.serve import ServerPlan, serve
     from coinflower.report.run import report_server_run
 
@@ -207,7 +216,7 @@ def run(
     if not guarded:
         _refuse_gateway_options(context, keys)
     if guarded and not is_loopback(host):
-        raise UserError(f"host = {host} would pass the gateway by; give it with --no-gateway.")
+        raise UserError(f"host = {host} would bypass the gateway; use it with --no-gateway only.")
     plan = ServerPlan(
         settings=settings,
         folder=folder,
@@ -246,9 +255,9 @@ def _refuse_gateway_options(context: typer.Context, keys: Path | None) -> None:
 
 @server_app.command()
 def allow(key: PublicKey, folder: Folder = _DEFAULT_FOLDER) -> None:
-    """Let a node join; a running server applies it within seconds.
+    """Let a node join; a running server picks it up within seconds.
 
-    One that was revoked since the server started has to wait until the round is over.
+    A node that was revoked since the server started has to wait for the end of the round.
     """
     from coinflower.deploy.machines.node_registry import FOLDER, Registry
 
@@ -257,7 +266,7 @@ def allow(key: PublicKey, folder: Folder = _DEFAULT_FOLDER) -> None:
 
 @server_app.command()
 def revoke(key: PublicKey, folder: Folder = _DEFAULT_FOLDER) -> None:
-    """Keep a node out from now on, also after a restart; a running server drops it."""
+    """Keep a node out from now on, even after a restart; a running server drops it."""
     from coinflower.deploy.machines.node_registry import FOLDER, Registry
     from coinflower.deploy.machines.status_file import is_served, read_status_file
 
@@ -306,7 +315,7 @@ def status(
 def health(
     port: Annotated[int, typer.Argument(help="The port given to --health-port.")],
 ) -> None:
-    """Exit with 0 if the client or server on this machine is well, with 1 otherwise."""
+    """Exit with 0 if the client or server on this machine is healthy, with 1 otherwise."""
     from coinflower.deploy.machines.health import ask_health
 
     answer = ask_health(port)

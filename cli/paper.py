@@ -27,7 +27,16 @@ def paper(
     out: OutFolder = None,
     points: Annotated[
         Path | None,
-        typer.Option("--points", help="The paper's own points (figures.json); a copy is built in."),
+        typer.Option(
+            "--points", help="The paper's own points, figures.json (default: the built-in copy)."
+        ),
+    ] = None,
+    figure: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--figure",
+            help="Draw this figure only, by its number in the paper (1 to 5); may be repeated.",
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -38,14 +47,15 @@ def paper(
     if context.invoked_subcommand is not None:
         return
     if out is None:
-        raise UserError("--out is missing: name the folder that the figures go to.")
+        raise UserError("--out is missing: name a folder for the figures.")
     from coinflower.experiments.paper.drawing import draw_all
 
     drawn = []
-    for name in draw_all(out, points):
+    for number, name in draw_all(out, points, figure or ()):
         drawn.append(name)
         if not as_json:
-            say(f"{out / name}.png, .svg, .csv")
+            what = "Table of σ" if number is None else f"Figure {number}"
+            say(f"{what}: {out / name}.png, .svg, .csv")
     if as_json:
         print_json({"out": str(out), "figures": drawn})
 
@@ -58,32 +68,38 @@ def experiments(
     data: Annotated[str, typer.Option(help="Name or path of the data.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for figures, tables and page.")],
     scenario: Annotated[str, typer.Option(help="many-small or few-large.")] = "many-small",
-    partition: Annotated[str, typer.Option(help="equal, writer or dirichlet.")] = "equal",
-    iterations: Annotated[int, typer.Option(help="Length of every training.")] = 600,
-    epsilons: Annotated[str, typer.Option(help="Total budgets.")] = "0.5,1,2,4",
-    delta: Annotated[float, typer.Option(help="Their δ.")] = 1e-5,
+    partition: Annotated[
+        str, typer.Option(help="How data is divided: equal, writer or dirichlet.")
+    ] = "equal",
+    iterations: Annotated[int, typer.Option(help="Iterations of every training.")] = 600,
+    epsilons: Annotated[str, typer.Option(help="Total budgets ε, comma-separated.")] = "0.5,1,2,4",
+    delta: Annotated[float, typer.Option(help="δ of those budgets.")] = 1e-5,
     clients: Annotated[
-        str, typer.Option(help="Numbers of clients, for untrusted-price.")
+        str, typer.Option(help="Numbers of clients for untrusted-price, comma-separated.")
     ] = "50,200,800,2000",
-    rates: Annotated[str, typer.Option(help="Learning rates to choose from.")] = "0.005,0.02,0.08",
-    seeds: Annotated[int, typer.Option(help="Trainings of each kind.")] = 3,
+    rates: Annotated[
+        str, typer.Option(help="Learning rates to choose from, comma-separated.")
+    ] = "0.005,0.02,0.08",
+    seeds: Annotated[int, typer.Option(help="Trainings per case.")] = 3,
     test_images: Annotated[
-        int, typer.Option(help="Images that measure accuracy; as many others choose the rate.")
+        int,
+        typer.Option(help="Images that measure accuracy; as many others choose the learning rate."),
     ] = 2000,
-    model: Annotated[str, typer.Option(help="Model.")] = "paper-cnn",
-    split: Annotated[str | None, typer.Option(help="Split of EMNIST.")] = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch missing data.")] = False,
+    model: Annotated[str, typer.Option(help="paper-cnn or package.module:function.")] = "paper-cnn",
+    split: Annotated[str | None, typer.Option(help="Split of EMNIST (default: byclass).")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Download missing data.")] = False,
     work: Annotated[
-        Path, typer.Option(help="Where trainings are kept, so that a stopped study goes on.")
+        Path,
+        typer.Option(help="Folder for finished trainings, so that a stopped study can continue."),
     ] = Path("runs/experiments"),
     workers: Annotated[
-        int | None, typer.Option(help="Trainings at a time; one a core by default.")
+        int | None, typer.Option(help="Trainings at a time (default: one per core).")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train under every analysis' noise and draw what accuracy each leaves.
+    """Train with the noise of every analysis and draw the accuracy that each leaves.
 
-    Seeded, so that figures can be redone; the models are not private.
+    Seeded, so that the figures are reproducible; the models are not private.
     """
     from coinflower.experiments.studies.page import describe, write_page
     from coinflower.experiments.studies.studies import Study, parse_question
@@ -120,7 +136,7 @@ def experiments(
             stopped=stop.is_set,
         )
     if outcomes is None:
-        warn(f"stopped early; trainings are kept in {work}: the same command goes on.")
+        warn(f"stopped early; trainings are kept in {work}; to continue, repeat the command.")
         raise typer.Exit(130)
     write_page(study, outcomes, out, data=described, command=_command_line(data))
     if as_json:
@@ -145,14 +161,14 @@ def _numbers(field: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(float(each) for each in text.split(",") if each.strip())
     except ValueError:
-        raise UserError(f"{field} = {text!r} must be numbers with commas between.") from None
+        raise UserError(f"{field} = {text!r} must be comma-separated numbers.") from None
 
 
 def _counts(field: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(each) for each in text.split(",") if each.strip())
     except ValueError:
-        raise UserError(f"{field} = {text!r} must be whole numbers with commas between.") from None
+        raise UserError(f"{field} = {text!r} must be comma-separated whole numbers.") from None
 
 
 def _command_line(data: str) -> str:

@@ -30,56 +30,63 @@ def run(
     data: Annotated[
         str, typer.Option(help="digits, mnist, fashionmnist, emnist, a folder or an .npz file.")
     ] = "digits",
-    partition: Annotated[str, typer.Option(help="equal, writer or dirichlet.")] = "equal",
-    alpha: Annotated[float, typer.Option(help="Label skew of the dirichlet partition.")] = 0.5,
+    partition: Annotated[
+        str, typer.Option(help="How data is divided: equal, writer or dirichlet.")
+    ] = "equal",
+    alpha: Annotated[
+        float,
+        typer.Option(help="Concentration of the Dirichlet partition; smaller is more skewed."),
+    ] = 0.5,
     mode: Annotated[str, typer.Option(help=f"{', '.join(Mode)}.")] = "trusted",
     no_privacy: Annotated[
-        bool, typer.Option("--no-privacy", help="Needed for mode none, which protects nothing.")
+        bool, typer.Option("--no-privacy", help="Required for mode none, which protects nothing.")
     ] = False,
     p: Annotated[
-        float | None, typer.Option("-p", help="Participation probability (0.5; 1 in local-only).")
+        float | None,
+        typer.Option("-p", help="Participation probability p (default: 0.5; 1 in local-only)."),
     ] = None,
-    q: Annotated[float, typer.Option("-q", help="Local sampling rate.")] = 0.2,
+    q: Annotated[float, typer.Option("-q", help="Local sampling rate q.")] = 0.2,
     clip_norm: Annotated[float, typer.Option(help="Clip norm C; inf only without privacy.")] = 1.0,
     sigma: Annotated[
-        float | None, typer.Option(help="Noise multiplier; else calibrated to --epsilon.")
+        float | None, typer.Option(help="Noise multiplier σ (default: calibrated to --epsilon).")
     ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Privacy budget of every client (3; with --sigma alone, what it costs)."),
+        typer.Option(help="Privacy budget of each client (default: 3; with --sigma, its cost)."),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="δ of the budget (1e-3).")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ of the budget (default: 1e-3).")] = None,
     rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 100,
     rounds_per_invite: Annotated[
-        int | None, typer.Option(help="Coins asked for at once (10, or all rounds if fewer).")
+        int | None, typer.Option(help="Coins per invitation (default: 10, or all rounds if fewer).")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="digits, paper-cnn or package.module:function.")
+        str | None,
+        typer.Option(help="digits, paper-cnn or package.module:function (default: by the data)."),
     ] = None,
     learning_rate: Annotated[float, typer.Option(help="Step size.")] = USUAL_LEARNING_RATE,
     momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.0,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 5,
     poll_seconds: Annotated[
-        float, typer.Option(help="Server's pause between two looks for replies.")
+        float, typer.Option(help="Seconds between the server's looks for replies.")
     ] = 0.05,
     round_seconds: Annotated[
         float | None,
-        typer.Option(help="Rounds begin on a clock, so often; late answers are dropped."),
+        typer.Option(help="Start a round every so many seconds; late answers are dropped."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for results (runs/… by default).")
+        Path | None, typer.Option(help="Folder for results (default: a new one in runs/).")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with the run in this folder, as it began.")
+        Path | None, typer.Option(help="Continue the run in this folder, on its original terms.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port of the SuperLink; free by default.")
+        int | None, typer.Option(help="Port of the SuperLink (default: a free one).")
     ] = None,
     nodes: Annotated[
         str,
         typer.Option(
             click_type=click.Choice(["threads", "processes", "ray", "stock"]),
-            help="What plays the clients: threads, processes, Flower's simulation engine (ray) or "
+            help="How the clients run: threads, processes, Flower's simulation engine (ray) or "
             "stock Flower SuperNodes.",
         ),
     ] = "threads",
@@ -87,7 +94,7 @@ def run(
     stock_nodes: Annotated[bool, typer.Option("--stock-nodes", hidden=True)] = False,
     ray: Annotated[bool, typer.Option("--ray", hidden=True)] = False,
     seed: Annotated[
-        int | None, typer.Option(help="Seed everything. INSECURE: for tests only.")
+        int | None, typer.Option(help="Seed all randomness. INSECURE: for tests only.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -100,7 +107,7 @@ def run(
 
     chosen = parse_mode(mode)
     if not chosen.is_private and not no_privacy and resume is None:
-        raise UserError("Mode none protects nothing; say --no-privacy to run it all the same.")
+        raise UserError("Mode none protects nothing; add --no-privacy to run it anyway.")
     if not chosen.is_private and resume is None:
         _refuse_limits_without_privacy(sigma=sigma, epsilon=epsilon, delta=delta)
     older = {"processes": processes, "stock": stock_nodes, "ray": ray, nodes: nodes != "threads"}
@@ -112,7 +119,7 @@ def run(
         require_ray()
     started = time.monotonic()
     if resume is not None:
-        why = "goes on with the terms, policies and ledgers that the run began with"
+        why = "continues with the terms, policies and ledgers that the run began with"
         refuse_beside(context, "--resume", allowed=_BESIDE_RESUME, why=why)
         cluster = reopen(resume)
     else:
@@ -161,7 +168,7 @@ def run(
     for client in died:
         warn(f"{client} died before the run was over.")
     if interrupted:
-        warn(f"stopped early; go on with: coinflower run --resume {cluster.folder}")
+        warn(f"stopped early; continue with: coinflower run --resume {cluster.folder}")
         raise typer.Exit(130)
 
 
@@ -201,13 +208,13 @@ def _print_results(results: dict[str, Any]) -> None:
     )
     accuracy = results["accuracy"]
     shown = "not measured" if accuracy is None else f"{accuracy:.1%}"
-    console.print(
-        f"Accuracy on the public test set: [bold]{shown}[/bold]   σ = {number(results['sigma'])}, "
+    say(
+        f"Accuracy on the public test set: {shown}   σ = {number(results['sigma'])}, "
         f"δ = {results['delta']:g}, {results['seconds']:.0f} s"
     )
     if results["insecure"]:
-        console.print("INSECURE: this run was seeded; it protects nothing.", style="red")
+        say("INSECURE: this run was seeded; it protects nothing.", style="red")
     if not results["private"]:
-        console.print("NO PRIVACY: this run protects nothing.", style="red")
+        say("NO PRIVACY: this run protects nothing.", style="red")
     say(f"Results, model, ledgers and policies: {results['out']}")
     say(f"Report: {results['report']}")

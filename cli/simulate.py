@@ -19,53 +19,66 @@ from coinflower.protocol.modes import Mode
 def simulate(
     scenario: Annotated[str, typer.Argument(help="many-small or few-large.")],
     data: Annotated[
-        str, typer.Option(help="Name or path of the data, or synthetic (the paper's size).")
+        str, typer.Option(help="Name or path of the data, or synthetic (of the paper's size).")
     ] = "synthetic",
     iterations: Annotated[int, typer.Option(help="Number of iterations.")] = 300,
     scheme: Annotated[
         str | None,
         typer.Option(
-            help="Analysis that chooses σ: certified, wcs, ols, cs, paper or none; by default the "
-            "one that holds for --noise."
+            help="Analysis that chooses σ: certified, wcs, ols, cs, paper or none (default: the "
+            "one that holds for --noise)."
         ),
     ] = None,
     total_epsilon: Annotated[
         float | None,
-        typer.Option(help="ε for all iterations; else the paper's (0.015, 1e-6) for each."),
+        typer.Option(help="ε for all iterations (default: the paper's (0.015, 1e-6) for each)."),
     ] = None,
     delta: Annotated[float, typer.Option(help="δ of the total ε.")] = 1e-5,
-    sigma: Annotated[float | None, typer.Option(help="Noise multiplier, instead.")] = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="Noise multiplier σ (default: chosen by --scheme).")
+    ] = None,
     noise: Annotated[
         str,
         typer.Option(help=f"Who adds noise: {', '.join(Mode)}, or central."),
     ] = "trusted",
     partition: Annotated[
-        str, typer.Option(help="How data is shared out: equal, writer, dirichlet.")
+        str, typer.Option(help="How data is divided: equal, writer or dirichlet.")
     ] = "equal",
     clients: Annotated[
-        int | None, typer.Option(help="Number of clients; as many as the data makes by default.")
+        int | None, typer.Option(help="Number of clients (default: as many as the data allows).")
     ] = None,
-    p: Annotated[float | None, typer.Option("-p", help="Participation, instead.")] = None,
-    q: Annotated[float | None, typer.Option("-q", help="Sampling rate, instead.")] = None,
-    availability: Annotated[float, typer.Option(help="Chance that a client is there.")] = 1.0,
+    p: Annotated[
+        float | None,
+        typer.Option("-p", help="Participation probability p (default: the scenario's)."),
+    ] = None,
+    q: Annotated[
+        float | None, typer.Option("-q", help="Local sampling rate q (default: the scenario's).")
+    ] = None,
+    availability: Annotated[
+        float, typer.Option(help="Probability that a client is available in an iteration.")
+    ] = 1.0,
     clip_norm: Annotated[float, typer.Option(help="Clip norm C.")] = 1.0,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Step size; the paper's by default.")
+        float | None, typer.Option(help="Step size (default: the paper's).")
     ] = None,
     momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.9,
     model: Annotated[str, typer.Option(help="paper-cnn or package.module:function.")] = "paper-cnn",
     evaluate_every: Annotated[int, typer.Option(help="Iterations between evaluations.")] = 50,
-    split: Annotated[str | None, typer.Option(help="Split of EMNIST.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split of EMNIST (default: byclass).")] = None,
     download: Annotated[
-        bool, typer.Option("--download", help="Fetch mnist, fashionmnist or emnist if missing.")
+        bool, typer.Option("--download", help="Download mnist, fashionmnist or emnist if missing.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for state, curve and report (runs/… by default).")
+        Path | None,
+        typer.Option(help="Folder for state, curve and report (default: a new one in runs/)."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the state in --out, as it began.")
+        bool,
+        typer.Option("--resume", help="Continue the simulation in --out, on its original terms."),
     ] = False,
-    seed: Annotated[int | None, typer.Option(help="Seed everything; INSECURE.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed all randomness. INSECURE: for tests only.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate thousands of clients; σ by any analysis, ε always by one that holds."""
@@ -75,7 +88,7 @@ def simulate(
 
     if out is None:
         if resume:
-            raise UserError("--resume needs --out, the folder of the simulation to go on with.")
+            raise UserError("--resume needs --out, the folder of the simulation to continue.")
         out = Path("runs") / fresh_name("simulation")
     request = Request(
         scenario=scenario,
@@ -110,13 +123,13 @@ def simulate(
     else:
         _print_results(results)
     if stop.is_set():
-        warn(f"stopped early; the same command with --resume --out {out} goes on.")
+        warn(f"stopped early; to continue, repeat the command with --resume --out {out}")
         raise typer.Exit(130)
 
 
 @contextlib.contextmanager
 def _bar(iterations: int, *, quiet: bool) -> Any:
-    """Yield a function that shows a curve's progress, with steps a second and time left."""
+    """Yield a function that shows a curve's progress, with steps per second and time left."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=quiet) as bar:
         task = bar.add_task("simulating", total=iterations)
@@ -143,14 +156,14 @@ def _print_results(results: dict[str, Any]) -> None:
         say(f"Report: {results['report']}")
     accuracy = results["accuracy"]
     shown = "not measured" if accuracy is None else f"{accuracy:.1%}"
-    console.print(
-        f"Accuracy [bold]{shown}[/bold] after {results['iterations']} iterations, "
+    say(
+        f"Accuracy {shown} after {results['iterations']} iterations, "
         f"{results['steps_per_second']:.4g} steps/s"
     )
     if results["epsilon"] is None:
-        console.print("[bold red]No privacy[/bold red]: nothing is protected.")
+        say("NO PRIVACY: nothing is protected.", style="red")
         return
-    console.print(
+    say(
         f"σ = {number(results['sigma'])} by {results['scheme']}; ε = {number(results['epsilon'])} "
         f"at δ = {results['delta']:g} at most, by {results['analysis']}"
     )

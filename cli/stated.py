@@ -30,7 +30,7 @@ class StatedOnce(TyperCommand):
         for parameter, times in Counter(order).items():
             if isinstance(parameter, click.Option) and times > 1 and not parameter.multiple:
                 raise click.UsageError(
-                    f"{spelled(parameter)} is stated {times} times; state it once, since only one "
+                    f"{spelled(parameter)} is given {times} times; give it once, since only one "
                     "value can hold.",
                     ctx,
                 )

@@ -26,7 +26,7 @@ class LogFormat(StrEnum):
 
 
 LogFormatOption = Annotated[
-    LogFormat, typer.Option("--log-format", help="Lines for people, or one JSON object a line.")
+    LogFormat, typer.Option("--log-format", help="Lines for people, or one JSON object per line.")
 ]
 
 

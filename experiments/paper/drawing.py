@@ -3,38 +3,65 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.analyses.paper import AsPlotted
 from coinflower.accounting.plots import new_axes, save
-from coinflower.experiments.paper.figures import FIGURES, Figure, load_points, sigma_table
+from coinflower.experiments.paper.figures import (
+    FIGURES,
+    Figure,
+    load_points,
+    require_drawable_figure,
+    sigma_table,
+)
 
 
-def draw_all(out: Path, points: Path | None) -> Iterator[str]:
-    """Draw everything into ``out``, yielding the name of each figure once it is there."""
+def draw_all(
+    out: Path, points: Path | None, numbers: Collection[int] = ()
+) -> Iterator[tuple[int | None, str]]:
+    """Draw figures into ``out``, yielding number and name of each once it is there.
+
+    Args:
+        out: A folder.
+        points: The paper's own points; None for the copy that we carry.
+        numbers: Figures by the paper's own numbers; all, with the table of σ, if there are none.
+
+    Raises:
+        UserError: The paper has no such figure, or it shows trainings.
+    """
+    for number in numbers:
+        require_drawable_figure(number)
     paper = load_points(points)
     out.mkdir(parents=True, exist_ok=True)
     captions = []
-    for name, make in FIGURES.items():
+    for number, (name, make) in enumerate(FIGURES.items(), start=1):
+        if numbers and number not in numbers:
+            continue
         figure = make(paper)
         _draw(figure, out)
         _write_series(figure, out / f"{name}.csv")
-        captions.append(f"## {figure.title}\n\n![{name}]({name}.png)\n\n{figure.caption}\n")
-        yield name
+        captions.append(
+            f"## Figure {number}: {figure.title}\n\n![{name}]({name}.png)\n\n{figure.caption}\n"
+        )
+        yield number, name
+    if not numbers:
+        captions.append(_draw_sigma_table(out))
+        yield None, "sigma_table"
+    (out / "README.md").write_text("# The paper's figures\n\n" + "\n".join(captions))
+
+
+def _draw_sigma_table(out: Path) -> str:
+    """Draw and write the table of noise levels; returns its section of the page."""
     rows = sigma_table()
     caption = _draw_sigmas(rows, out)
-    captions.append(
-        f"## Noise for (0.015, 1e-6) in one round\n\n![σ](sigma_table.png)\n\n{caption}\n"
-    )
     with (out / "sigma_table.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    (out / "README.md").write_text("# The paper's figures\n\n" + "\n".join(captions))
-    yield "sigma_table"
+    return f"## Noise for (0.015, 1e-6) in one round\n\n![σ](sigma_table.png)\n\n{caption}\n"
 
 
 def _write_series(figure: Figure, path: Path) -> None:

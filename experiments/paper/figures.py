@@ -272,6 +272,7 @@ def sigma_table() -> list[dict[str, object]]:
     return rows
 
 
+# In the paper's order: the first is its figure 1.
 FIGURES: dict[str, Callable[[dict[str, Any]], Figure]] = {
     "eps_vs_delta": epsilon_delta,
     "eps_vs_sigma": epsilon_sigma,
@@ -279,3 +280,20 @@ FIGURES: dict[str, Callable[[dict[str, Any]], Figure]] = {
     "comparison_with_literature": check_ins,
     "p_q_trade_off": p_q_trade_off,
 }
+_NOT_DRAWN = {
+    6: "shows trainings: coinflower paper experiments per-iteration --scenario many-small",
+    7: "shows trainings: coinflower paper experiments per-iteration --scenario few-large",
+    8: "shows the network, which is the model paper-cnn",
+}
+
+
+def require_drawable_figure(number: int) -> None:
+    """Refuse a number that is not one of the figures that can be computed.
+
+    Raises:
+        UserError: Saying what the figure shows instead.
+    """
+    if 1 <= number <= len(FIGURES):
+        return
+    why = _NOT_DRAWN.get(number, "is not in the paper")
+    raise UserError(f"figure = {number} {why}. Figures 1 to {len(FIGURES)} can be drawn.")

@@ -27,7 +27,7 @@ OTHERS = (
 def command(monkeypatch, capsys, tmp_path):
     """Return a function that runs the program, which prepares federations and plays none."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("coinflower.deploy.local.local_run.run_cluster", lambda *_, **__: None)
+    monkeypatch.setattr("coinflower.deploy.local.local_run.run_cluster", lambda *_, **__: [])
     monkeypatch.setattr("coinflower.report.run.report_local_run", lambda _: None)
 
     def run(*arguments):
@@ -90,9 +90,9 @@ def test_a_stated_noise_alone_gives_every_client_what_it_costs(command, tmp_path
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--epsilon 1 --epsilon 100", "--epsilon is stated 2 times"),
-        ("--sigma 5 --epsilon 1 --sigma 0.1", "--sigma is stated 2 times"),
-        ("--mode untrusted --mode trusted", "--mode is stated 2 times"),
+        ("--epsilon 1 --epsilon 100", "--epsilon is given 2 times"),
+        ("--sigma 5 --epsilon 1 --sigma 0.1", "--sigma is given 2 times"),
+        ("--mode untrusted --mode trusted", "--mode is given 2 times"),
         ("--mode none --no-privacy --epsilon 1", "cannot keep --epsilon 1;"),
         ("--mode none --no-privacy --sigma 2 --delta 1e-5", "keep --sigma 2, --delta 1e-05;"),
         ("--rounds-per-invite 0", "rounds_per_invitation = 0 must be"),
@@ -148,8 +148,8 @@ def test_a_run_without_privacy_goes_on_as_it_began(command, tmp_path):
         ("--listen 127.0.0.1:9", "Without --keys"),
         ("--gateway", "Without --keys"),
         ("--no-gateway --keys keys --listen 127.0.0.1:9", "--no-gateway has none"),
-        ("--port 1 --port 2", "--port is stated 2 times"),
-        ("--gateway --no-gateway", "--gateway/--no-gateway is stated 2 times"),
+        ("--port 1 --port 2", "--port is given 2 times"),
+        ("--gateway --no-gateway", "--gateway/--no-gateway is given 2 times"),
     ],
 )
 def test_a_server_is_not_told_of_a_gateway_that_it_has_not(command, words, sentence):

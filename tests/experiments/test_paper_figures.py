@@ -109,7 +109,7 @@ def test_the_table_of_noise_has_both_scenarios_and_the_papers_figures(drawn):
 
 
 def test_json_lists_what_was_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(paper_drawing, "draw_all", lambda *_: iter(["one", "two"]))
+    monkeypatch.setattr(paper_drawing, "draw_all", lambda *_: iter([(1, "one"), (None, "two")]))
     done = CliRunner().invoke(app, ["paper", "--out", str(tmp_path), "--json"])
     assert json.loads(done.stdout) == {"out": str(tmp_path), "figures": ["one", "two"]}
 
@@ -149,3 +149,25 @@ def test_check_ins_trade_epsilon_against_delta_above_what_sampling_alone_gives()
     assert deltas == sorted(deltas, reverse=True)
     local = OnlyLocalSampling(Round(p=0.1, q=0.1, d=0, noise_multiplier=3.0))
     assert all(delta > local.delta(epsilon) for epsilon, delta in curve)
+
+
+def test_one_figure_is_drawn_by_its_number_in_the_paper(tmp_path):
+    command = [PROGRAM, "paper", "--figure", "4", "--out", tmp_path / "out"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    name = tmp_path / "out" / "comparison_with_literature"
+    assert done.stdout == f"Figure 4: {name}.png, .svg, .csv\n"
+    drawn = {path.name for path in name.parent.iterdir()}
+    assert drawn == {"README.md", *(f"{name.name}.{kind}" for kind in ("png", "svg", "csv"))}
+    assert "## Figure 4: " in (name.parent / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [("6", "paper experiments"), ("8", "paper-cnn"), ("0", "is not in the paper")],
+)
+def test_a_figure_that_cannot_be_drawn_says_what_it_shows(tmp_path, number, sentence):
+    command = [PROGRAM, "paper", "--figure", number, "--out", tmp_path / "out"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert sentence in done.stderr
+    assert not (tmp_path / "out").exists()

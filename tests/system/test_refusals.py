@@ -13,6 +13,7 @@ import pytest
 
 from coinflower.accounting.ledger.stops import pause
 from coinflower.deploy.local.cluster import prepare
+from coinflower.deploy.machines.status_file import read_server_status
 from coinflower.protocol.policy import Refusal
 from coinflower.server.journal import read_metrics
 from coinflower.server.settings import load_settings, save_settings
@@ -88,7 +89,8 @@ def test_a_refusal_that_may_pass_is_waited_for_and_named_at_the_end(cluster):
     assert "for 8 s" in done.stderr
 
 
-def test_a_client_that_died_is_named_at_the_end(cluster):
+def test_a_client_that_died_is_named_at_the_end(tmp_path):
+    cluster = prepare(plan(clients=3, rounds=8), tmp_path / "run")
     change(cluster, reply_seconds=8.0, round_seconds=1.5)
     command = [PROGRAM, "run", "--resume", str(cluster.folder), "--processes", "--json"]
     with subprocess.Popen(
@@ -98,9 +100,9 @@ def test_a_client_that_died_is_named_at_the_end(cluster):
         while not read_metrics(cluster.server) and time.monotonic() < deadline:
             assert running.poll() is None
             time.sleep(0.1)
-        found = json.loads(status(cluster, "--json"))
-        assert (found["server"], found["run"]) == ("running", "running")
+        found = read_server_status(cluster.folder)
         os.kill(process_of(cluster.policies[2]), signal.SIGKILL)
+        assert (found["server"], found["run"], found["online"]) == ("running", "running", 3)
         out, err = running.communicate(timeout=SECONDS)
     assert running.returncode == 0, err
     log = cluster.folder / "logs" / "client-2.log"
