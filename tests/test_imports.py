@@ -46,7 +46,7 @@ ROOMS_MAY_IMPORT = {
     "learning.data": {"accounting.errors"},
     "learning.gradients": {"accounting.errors"},
     "client.node": {"accounting.errors", "protocol"},
-    "deploy.flower": {"accounting.errors", "deploy.errors"},
+    "deploy.flower": {"accounting.errors", "deploy.core_dumps", "deploy.errors"},
     "deploy.keys": {"accounting.errors"},
 }
 HEAVY = {
