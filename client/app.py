@@ -49,7 +49,7 @@ def make_app(owner_of: OwnerOf) -> ClientApp:
 
 
 def policy_path(context: Context) -> Path:
-    """Return where this node's policy lies.
+    """Return the path of this node's policy.
 
     Raises:
         ValueError: The node is not configured.
@@ -116,7 +116,7 @@ def _whole(record: ConfigRecord, key: str) -> int:
 
 
 def _answer(message: Message, fields: dict[str, ConfigRecordValues]) -> Message:
-    """Return a reply whose hashes nobody can guess and whose size tells nothing.
+    """Return a reply whose hashes nobody can guess and whose size reveals nothing.
 
     Every object of it names the ones below by their hash, so that one salt does for all. The
     lengths of fields of bytes are fixed by the protocol; those of numbers and texts are padded.
@@ -143,7 +143,7 @@ def _enrol(message: Message, owner: Callable[[], Participant]) -> Message:
         reason = Refusal.LEDGER.value
     return _answer(
         message,
-        # A refusal brings no new echo: that of a ledger that was set back would hide it.
+        # A refusal sends no new echo: the echo of a ledger that was set back would hide this.
         {
             messages.ENROLLED: not reason,
             messages.DECLARED_SIZE: size,
@@ -180,7 +180,7 @@ def _invite(message: Message, owner: Callable[[], Participant]) -> Message:
 
 
 def _gradient(message: Message, owner: Callable[[], Participant]) -> Message:
-    """Answer a model with the (noisy) sum of clipped gradients, once a round."""
+    """Answer a model with the (noisy) sum of clipped gradients, once per round."""
     ask = _ask(message)
     participant = owner()
     total = participant.gradient_sum(

@@ -16,7 +16,7 @@ from coinflower.protocol.policy import Policy, Share
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalData:
-    """Samples that never leave this client."""
+    """Records that never leave this client."""
 
     inputs: npt.NDArray[Any]
     targets: npt.NDArray[np.int64]
@@ -25,7 +25,7 @@ class LocalData:
         return len(self.targets)
 
 
-# Clients that live in one process share the public data that their shares are cut from.
+# Clients in one process share the public data that their shares are taken from.
 @functools.lru_cache(maxsize=1)
 def _load_once(data: str) -> Dataset:
     return load_data(data)

@@ -38,8 +38,8 @@ def build_fitting_model(terms: Terms, data: LocalData, most_parameters: int) -> 
         classes = model(blank).shape[1]
     if classes != terms.classes:
         raise UserError(
-            f"the model {terms.model!r} tells {classes} classes apart, the terms {terms.classes}"
+            f"the model {terms.model!r} has {classes} classes, the terms {terms.classes}"
         )
     if data.targets.max(initial=0) >= terms.classes:
-        logger.warning("Samples with classes beyond the model's are left out.")
+        logger.warning("Records with classes beyond the model's are left out.")
     return model

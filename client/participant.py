@@ -1,6 +1,6 @@
 """A data owner in an experiment: its policy, its ledger, its coin, its gradient.
 
-Knows nothing of Flower. Everything it says is either public or protected: a charge is on disk
+It knows nothing of Flower. Everything it says is either public or protected: a charge is on disk
 before a coin's outcome is returned, and in modes ``untrusted`` and ``covered`` the work, the shape
 and the size of an answer do not depend on the coin.
 """
@@ -60,7 +60,7 @@ class Participant:
     Args:
         policy: What the owner allows.
         ledger: The data set's ledger.
-        data: The owner's samples.
+        data: The owner's records.
         randomness: Where samples and noise come from (coins come from the ledger).
 
     Attributes:
@@ -109,7 +109,7 @@ class Participant:
         return cls(policy, ledger, data, randomness)
 
     def heed(self, echo: object) -> None:
-        """Stop for good if the ledger lacks what a server was told of it before.
+        """Stop for good if the ledger lacks an entry that a server has seen before.
 
         Raises:
             RefusedError: The ledger was set back.
@@ -148,12 +148,12 @@ class Participant:
         return self.policy.declared_size
 
     def flip(self, terms: Terms, rounds: Sequence[int]) -> list[bool]:
-        """Return the coins of the rounds, each charged on disk first and flipped once only.
+        """Return the coins of the rounds, each charged on disk first and flipped only once.
 
         Raises:
             RefusedError: The terms are not those of the policy, or the owner stopped it.
             LedgerError: Not enrolled, or the charge could not be made durable.
-            UnansweredError: Rounds outside of the experiment, or coins that nobody may see.
+            UnansweredError: Rounds outside the experiment, or coins that nobody may see.
         """
         self.policy.require(terms)
         if terms.mode.answers_always:
@@ -161,7 +161,7 @@ class Participant:
         return self._coins(terms, rounds)
 
     def gradient_sum(self, terms: Terms, round_: int, content: object) -> Vector:
-        """Return the sum of clipped gradients of a fresh Poisson sample, once a round.
+        """Return the sum of clipped gradients of a fresh Poisson sample, once per round.
 
         Args:
             terms: What was agreed to.
@@ -186,7 +186,7 @@ class Participant:
                 raise UnansweredError(f"round {round_} was asked though its coin said no")
             if not self._claim(terms, round_):
                 raise UnansweredError(f"round {round_} was answered before")
-            # The same work for either coin: sampling and gradients first, then keep or drop them.
+            # Do the same work for either coin: sample and compute first, then keep or drop the sum.
             total = self._sampled_sum(terms, model, weights)
             total = np.where(takes_part, total, np.float32(0))
             if terms.mode.client_adds_noise:
@@ -195,15 +195,15 @@ class Participant:
             return total
 
     def pause(self) -> None:
-        """Flip no coin and answer nothing from now on, also after a restart.
+        """Flip no coin and answer nothing from now on, even after a restart.
 
-        Rounds whose coins a server knows already stay charged and go unanswered.
+        Rounds whose coins a server already knows stay charged and go unanswered.
         """
         ledger_stops.pause(self.policy.ledger)
         logger.warning("PAUSED by the owner: no coin is flipped.")
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Continue after a pause."""
         ledger_stops.resume(self.policy.ledger)
         logger.warning("Resumed by the owner.")
 
@@ -216,7 +216,7 @@ class Participant:
     def _require_going(self, terms: Terms) -> None:
         """Refuse what the owner stopped.
 
-        In a private mode the ledger looks again, in the transaction that flips the coin.
+        In a private mode the ledger checks again, in the transaction that flips the coin.
         """
         stops = ledger_stops.read_stops(self.policy.ledger)
         if stops.set_back_since:
@@ -266,10 +266,10 @@ class Participant:
                 raise RefusedError(Refusal.EXPERIMENTS, detail)
 
     def _require_agreement(self, terms: Terms) -> None:
-        """Refuse rounds that the ledger would charge otherwise than today's policy says.
+        """Refuse rounds that the ledger would charge differently from the current policy.
 
         Between enrolment and a round the owner may have edited the policy: a larger declared size
-        makes a round dearer than what is recorded, a smaller budget may be used up.
+        makes a round cost more than what is recorded, and a smaller budget may be used up.
 
         Raises:
             LedgerError: Not enrolled, or enrolled at another price.
@@ -304,7 +304,7 @@ class Participant:
         return coins
 
     def _public_coin(self, terms: Terms, round_: int) -> bool:
-        """Without privacy nothing is charged, but a coin is still flipped once only."""
+        """Without privacy nothing is charged, but a coin is still flipped only once."""
         key = (terms.ledger_key, round_)
         if key not in self._public_coins:
             self._public_coins[key] = self._randomness.coin(terms.p)
@@ -321,16 +321,16 @@ class Participant:
     def _sampled_sum(self, terms: Terms, model: nn.Module, weights: Vector) -> Vector:
         load_parameters(model, weights)
         rows = self._randomness.sample_indices(len(self._data), terms.q)
-        # A label that the model does not know counts as zero: an error would tell of the label.
+        # A label that the model does not know counts as zero: an error would reveal the label.
         rows = rows[self._data.targets[rows] < terms.classes]
         try:
             return self._sum_over(terms, model, rows)
         except Exception:
             if not terms.mode.is_private:
                 raise
-            logger.exception("A gradient failed; samples whose own gradient fails count as zero.")
+            logger.exception("A gradient failed; records whose own gradient fails count as zero.")
         if not (terms.mode.client_adds_noise or terms.mode.answers_always):
-            self._sum_over(terms, model, rows[:0])  # raises what has nothing to do with a sample
+            self._sum_over(terms, model, rows[:0])  # raises errors that are not due to a record
         return self._sound_sum(terms, model, rows)
 
     def _sum_over(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
@@ -342,8 +342,8 @@ class Participant:
     def _sound_sum(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
         """Return the sum over the rows whose own gradient does not fail.
 
-        One sample must not move the sum by more than the clip norm, so one that fails may neither
-        take the others with it nor show by an error. Halving finds it in few attempts.
+        One record must not move the sum by more than the clip norm, so a record that fails may
+        neither drop the others nor show as an error. Bisection finds it in few attempts.
         """
         try:
             return self._sum_over(terms, model, rows)
@@ -355,7 +355,7 @@ class Participant:
         return first + self._sound_sum(terms, model, rows[middle:])
 
     def _model_of(self, terms: Terms) -> nn.Module:
-        """Return the model, the last one if it is the same; a server may name many."""
+        """Return the model, reusing the last one if it is the same; a server may name many."""
         name = (terms.model, terms.classes)
         if self._model is None or self._model_name != name:
             most = self.policy.most_parameters

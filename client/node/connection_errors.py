@@ -1,4 +1,4 @@
-"""What a refused connection means, in words that its owner can act on."""
+"""What a refused connection means, in words that the client's owner can act on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLOCK_SECONDS = 4.0
 
 
 def transport_trouble(error: httpx.RequestError) -> str:
-    """Say why no connection came about."""
+    """Return why there is no connection."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -56,7 +56,7 @@ def _certificate_trouble(error: ssl.SSLCertVerificationError) -> str:
 
 
 def clock_trouble(response: httpx.Response) -> str:
-    """Say by how much this machine's clock differs from the server's; empty if it hardly does."""
+    """Return how far this machine's clock is from the server's; empty if it is close."""
     try:
         theirs = parsedate_to_datetime(response.headers["date"])
         ahead = (datetime.now(UTC) - theirs).total_seconds()

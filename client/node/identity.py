@@ -1,4 +1,4 @@
-"""Who a node is: its key, and the signature that its requests bear."""
+"""Who a node is: its key, and the signature on its requests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def load_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
 class Identity:
     """Signs requests as Flower's SuperNode does, but not every single one.
 
-    The signature covers the time alone and holds for five minutes, so one a minute is as good.
+    The signature covers only the time and holds for five minutes, so one per minute is enough.
 
     Args:
         key: The node's private key.

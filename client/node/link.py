@@ -1,7 +1,7 @@
 """One node's connection to a SuperLink, over the HTTP API that Flower's own SuperNode speaks.
 
 Flower's ``http_request_response`` is not used: it ends or interrupts the whole process when the
-SuperLink refuses it, retries without end, and cannot be told to stop. This speaks the same calls
+SuperLink refuses it, retries for ever, and cannot be stopped. This speaks the same calls
 with Flower's own client class, and turns every failure into one of four exceptions.
 
 What a message costs is the number of HTTP requests, at 3 to 5 ms of the SuperLink's time each. So
@@ -85,7 +85,7 @@ class RejectedError(Exception):
 
 
 class LostMessageError(Exception):
-    """The content of a message cannot be had: its run is over, or it was never uploaded."""
+    """The content of a message is not available: its run is over, or it was never uploaded."""
 
 
 class Link:
@@ -130,7 +130,7 @@ class Link:
         )
 
     def join(self) -> int:
-        """Register (without a key of its own) and activate the node; returns its id."""
+        """Register (if it has no key of its own) and activate the node; return its id."""
         key = self._identity.public_key
         if self._registered_here:
             self._call(self._client.RegisterNode, RegisterNodeFleetRequest(public_key=key))
@@ -139,7 +139,7 @@ class Link:
         return self._node.node_id
 
     def leave(self) -> None:
-        """Tell the SuperLink that this node goes, if it can be told, and close."""
+        """Tell the SuperLink, if it can be reached, that this node leaves, and close."""
         node_id = self._node.node_id
         try:
             self._call(self._client.DeactivateNode, DeactivateNodeRequest(node_id=node_id))
@@ -165,7 +165,7 @@ class Link:
             raise ForgottenError
 
     def poll(self) -> tuple[Message, ObjectTree] | None:
-        """The next message for this node, still without its content, if there is one."""
+        """Return the next message for this node, still without its content, if there is one."""
         with self._company.turn():
             response = self._call(self._client.PullMessages, PullMessagesRequest(node=self._node))
         if not response.messages_list:
@@ -177,7 +177,7 @@ class Link:
             raise UnreachableError("it sent a message that is malformed") from error
 
     def fetch(self, message: Message, tree: ObjectTree) -> RecordDict:
-        """The content of a message that ``poll`` returned."""
+        """Return the content of a message that ``poll`` returned."""
         if message.has_error() or len(tree.children) != 1:
             raise LostMessageError("a message must have exactly one content")
         root = tree.children[0]
@@ -204,7 +204,7 @@ class Link:
     def reply(self, reply: Message) -> None:
         """Send a reply. Doing so twice is harmless: the SuperLink keeps the first.
 
-        The processing time that goes along is always 0: the true one tells whether there was work.
+        The stated processing time is always 0: the true one would reveal whether there was work.
         """
         run_id = reply.metadata.run_id
         with no_object_id_recompute():
@@ -216,7 +216,7 @@ class Link:
                 clientapp_runtime_list=[0.0],
             )
             objects = get_all_nested_objects(reply)
-        # One turn for all of it: whoever is told of a reply tries to read it at once.
+        # One turn for all of it: the server tries to read a reply as soon as it is announced.
         with self._company.turn():
             response = self._call(self._client.PushMessages, request)
             missing = set(response.objects_to_push)
@@ -268,8 +268,8 @@ class Link:
                 raise ForgottenError(clock_trouble(error.response)) from error
             if status == 413:
                 raise RejectedError(
-                    "its gateway takes no message as large as this model; its operator must start "
-                    "it anew for the present settings"
+                    "its gateway takes no message as large as this model; its operator must "
+                    "restart it for the current settings"
                 ) from error
             if status == 403:
                 raise LostMessageError("its run is over") from error

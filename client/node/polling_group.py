@@ -1,4 +1,4 @@
-"""What the nodes of one process share, to be gentle with the SuperLink that all of them ask."""
+"""What the nodes of one process share, to spare the SuperLink that all of them call."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PollingGroup:
 
     @contextlib.contextmanager
     def membership(self) -> Iterator[None]:
-        """Count as one of the group for as long as the block lasts."""
+        """Belong to the group for as long as the block lasts."""
         with self._changed:
             self._size += 1
         try:
@@ -49,11 +49,11 @@ class PollingGroup:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Wait until nobody else of the group speaks to the SuperLink.
+        """Wait until nobody else in the group calls the SuperLink.
 
-        The SuperLink serves two requests at once in more time than one after the other. A turn is
-        a courtesy, not a lock: after half a second of waiting one speaks anyway, so that a request
-        that hangs does not silence the rest.
+        The SuperLink needs longer for two requests at once than for one after the other. A turn is
+        a courtesy, not a lock: after half a second of waiting a node calls anyway, so that a
+        request that hangs does not silence the rest.
         """
         mine = self._turn.acquire(timeout=_TURN_PATIENCE_SECONDS)
         try:
@@ -71,8 +71,8 @@ class PollingGroup:
     def tell(self, *, urgent: bool = False) -> None:
         """Wake the others: a message has come, so there may be some for them too.
 
-        A server sends to many at once. Not every message of the same sending is news; ``urgent``
-        says that it is.
+        A server sends to many at once. Not every message of one batch is news; ``urgent`` says that
+        it is.
         """
         with self._changed:
             if urgent or time.monotonic() - self._news_at > _NEWS_SECONDS:
@@ -88,10 +88,10 @@ class PollingGroup:
     def await_poll(self, interval: float, *, news: int) -> None:
         """Wait until it is time to poll, or there is more news than ``news``.
 
-        Members poll in turn, evenly spread over ``interval``, and all together not more often
-        than 25 times a second: a poll costs the SuperLink some 4 ms, and one that finds a message
-        is news to the others. Nor do they poll while others still send their replies, as a server
-        tends to wait for those, unless that takes longer than a second.
+        Members poll in turn, evenly spread over ``interval``, and all together at most 25 times per
+        second: a poll costs the SuperLink some 4 ms, and one that finds a message is news to the
+        others. They do not poll while others still send their replies, because a server tends to
+        wait for those, unless that takes longer than a second.
         """
         with self._changed:
             started = time.monotonic()
@@ -108,14 +108,14 @@ class PollingGroup:
                     return
 
     def cached(self, object_id: str) -> bytes | None:
-        """The object of that hash, if it is at hand."""
+        """Return the object of that hash, if it is in the cache."""
         with self._changed:
             if object_id in self._cache:
                 self._cache.move_to_end(object_id)
             return self._cache.get(object_id)
 
     def cache(self, object_id: str, content: bytes) -> None:
-        """Keep an object, at the expense of those not used for longest."""
+        """Keep an object; those unused for longest make room for it."""
         with self._changed:
             if object_id in self._cache or len(content) > self._cache_bytes:
                 return

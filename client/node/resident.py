@@ -1,4 +1,4 @@
-"""The resident node: a Flower node that stays, and runs only code that is installed here.
+"""The resident node: a Flower node that stays connected and runs only code installed here.
 
 A stock SuperNode fetches the app from the server and starts a process for every message. The
 resident node joins a SuperLink through the same API but handles each message in this process, with
@@ -44,7 +44,7 @@ _KEPT_CONTEXTS = 8
 
 
 class ResidentNode:
-    """A node of the federation; ``run`` keeps it there until it is told to stop.
+    """A node of the federation; ``run`` keeps it connected until ``stop`` is set.
 
     Args:
         address: ``host:port`` of the SuperLink.
@@ -55,10 +55,10 @@ class ResidentNode:
         root_certificates: PEM of the authority to trust; None trusts the system's.
         private_key: Key of a node that is registered at the SuperLink; None registers a fresh key.
         poll_interval: Seconds between two polls of an idle node.
-        heartbeat_interval: The SuperLink takes the node for gone after twice this time of silence;
+        heartbeat_interval: The SuperLink considers the node gone after twice this time of silence;
             Flower allows 10 to 1800 seconds.
         max_backoff: Longest pause between two attempts to reach the SuperLink.
-        drain_seconds: How much longer a message in hand may take, once told to stop.
+        drain_seconds: How much longer the current message may take after ``stop`` is set.
         polling_group: Shared by the nodes of one process; None stands for a node on its own.
         logger: Where the node says what happens to it.
 
@@ -84,9 +84,9 @@ class ResidentNode:
         logger: logging.Logger | None = None,
     ) -> None:
         if not poll_interval > 0:
-            raise ValueError(f"poll_interval {poll_interval} must be positive")
+            raise ValueError(f"poll_interval = {poll_interval} must be positive")
         if not 10 <= heartbeat_interval <= 1800:
-            raise ValueError(f"heartbeat_interval {heartbeat_interval} must be from 10 to 1800")
+            raise ValueError(f"heartbeat_interval = {heartbeat_interval} must lie in 10 to 1800")
         self._address = address
         self._app = app
         self._stop = stop
@@ -117,7 +117,7 @@ class ResidentNode:
     def run(self) -> None:
         """Be a node until ``stop`` is set.
 
-        Returns within about two seconds of that, or ``drain_seconds`` more if a message is in hand.
+        It returns within about two seconds of that, or ``drain_seconds`` more during a message.
         """
         worker = threading.Thread(target=self._serve, name="coinflower-node", daemon=True)
         heart = threading.Thread(target=self._keep_alive, name="coinflower-heart", daemon=True)
@@ -217,9 +217,9 @@ class ResidentNode:
     def _forget_previous(self, link: Link, message: Message) -> None:
         """Let the SuperLink drop the previous message of the same run.
 
-        Not this one: its upload may not be complete, as only the part that was not in the cache
-        has been waited for, and the server's upload fails if the SuperLink drops it meanwhile. A
-        server that sends the next message has finished sending the one before.
+        Do not drop this one: its upload may not be complete, because only the part that was not in
+        the cache has been waited for, and the server's upload fails if the SuperLink drops it
+        meanwhile. A server that sends the next message has finished sending the previous one.
         """
         run_id = message.metadata.run_id
         previous = self._unconfirmed.get(run_id)
@@ -228,7 +228,7 @@ class ResidentNode:
             self._insist(lambda: link.confirm(run_id, previous))
 
     def _answer(self, message: Message) -> Message:
-        """The reply to a message; whatever goes wrong, the server reads the same sentence."""
+        """Return the reply to a message; whatever goes wrong, the server gets the same sentence."""
         try:
             with self._company.handling():
                 reply = self._app(message, self._context(message.metadata.run_id))
@@ -239,7 +239,7 @@ class ResidentNode:
             return self._failure(message)
 
     def _failure(self, message: Message) -> Message:
-        """An error reply that tells nothing; called where an exception is being handled."""
+        """Return an error reply that reveals nothing; called while handling an exception."""
         kind = quoted(message.metadata.message_type)
         self._log.exception("Failed to handle a %s message", kind)
         error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, FAILURE_REASON)
@@ -259,7 +259,7 @@ class ResidentNode:
         return self._contexts[run_id]
 
     def _insist(self, attempt: Callable[[], Result], *, joining: bool = False) -> Result:
-        """Try until the SuperLink can be reached, saying so if it cannot."""
+        """Try until the SuperLink can be reached, and say so while it cannot."""
         backoff = _FIRST_BACKOFF_SECONDS
         while True:
             try:
@@ -293,7 +293,7 @@ class ResidentNode:
         if self._reminded_at is None or moment - self._reminded_at > _REMINDER_SECONDS:
             self._reminded_at = moment
             self._log.warning(
-                "The SuperLink at %s %s (%s). Still trying, every %g s at most; Ctrl-C stops.",
+                "The SuperLink at %s %s (%s). Still trying, at most %g s apart; Ctrl-C stops.",
                 self._address,
                 what,
                 why,
@@ -301,7 +301,7 @@ class ResidentNode:
             )
 
     def _keep_alive(self) -> None:
-        """Send heartbeats, also while a handler is at work."""
+        """Send heartbeats, even while a handler is working."""
         pause = 0.0
         while not self._stop.wait(pause):
             pause = 0.6 * self._heartbeat_interval * random.uniform(0.8, 1.0)
@@ -312,7 +312,7 @@ class ResidentNode:
                 except UnreachableError:
                     pause = 1.0
                 except (ForgottenError, RejectedError, LostMessageError) as error:
-                    # The next poll meets the same answer, and joins again.
+                    # The next poll gets the same answer and reconnects.
                     self._log.debug("Heartbeat refused: %r", error)
 
 
