@@ -86,7 +86,7 @@ def rare_participation(*, times: int = 1) -> Setting:
 
 
 def single_client(*, times: int = 1) -> Setting:
-    """Return one client a message: what elements of one sample have in common shows only here."""
+    """Return one client per message: what records of one sample share shows only here."""
     return Setting(
         mode=Mode.UNTRUSTED,
         geometry="against",

@@ -119,7 +119,7 @@ def one_run_p_value(guesses: int, right: int, epsilon: float, delta: float, cana
     """Return the most probable that so many right guesses are under (ε, δ)-privacy.
 
     Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run", 2023, theorem 5.2:
-    each of m canaries is in the data with probability 1/2; whoever sees the outcome guesses r of
+    each of m canaries is in the data with probability 1/2; an observer of the outcome guesses r of
     them and is right v times. With B = Binom(r, e^ε/(1+e^ε)),
 
         P[v or more right] ≤ P[B ≥ v] + 2·m·δ·max_i P[v > B ≥ v − i]/i.

@@ -159,7 +159,7 @@ def _spent(policy: Path, delta: float) -> float:
 
 
 def _ledger_claim(training: Training, seen: Seen, spent: list[float]) -> Claim:
-    """Compare what the ledgers have charged with the rounds of which anything left a client.
+    """Compare what the ledgers charged with the rounds in which anything left a client.
 
     The claim is that of the ledger that lacks most.
     """

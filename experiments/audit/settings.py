@@ -1,6 +1,6 @@
 """What is audited: a client's terms, the geometry of its gradients, and both data sets.
 
-All of a client's other elements share one unit gradient; that of the canary x' has an angle to it
+All of a client's other records share one unit gradient; that of the canary x' has an angle to it
 (docs/mathematics.md, "The mechanism"). A *wide* message holds many copies of such a client, each on
 two coordinates of its own: given the round's coin they are independent trials.
 """
@@ -39,7 +39,7 @@ class Setting:
         geometry: A name of ``ANGLES``.
         p: Participation probability.
         q: Sampling rate.
-        d: Number of elements besides the canary.
+        d: Number of records besides the canary.
         noise_multiplier: Noise over clip norm.
         deltas: The δ of each claim.
         rounds: Rounds in each world of which messages are looked at; where the auditor may choose
@@ -141,7 +141,7 @@ def claimed_scheme(setting: Setting) -> Analysis:
 
 
 def paper_scheme(setting: Setting) -> Analysis:
-    """Return what the source paper's figures say of such a round."""
+    """Return what the source paper's figures say about such a round."""
     return AsPlotted(
         Round(p=setting.p, q=setting.q, d=setting.d, noise_multiplier=setting.noise_multiplier)
     )

@@ -113,7 +113,7 @@ def _released_sums(job: Job, folder: Path) -> Outputs:
 
 
 def _client_messages(job: Job, folder: Path) -> Outputs:
-    """A client alone: what it sends to a server that sees everything."""
+    """Return what a client alone sends to a server that sees everything."""
     setting = job.setting
     if setting.p == 1:
         terms = setting.terms(setting.rounds)
@@ -146,7 +146,7 @@ def _enrolled(policy: Path, terms: Terms) -> Participant:
 
 
 def _way_to_coins(participant: Participant, terms: Terms) -> Flip:
-    """Return how to get coins; those that nobody is told the ledger flips, as in any round."""
+    """Return how to get coins; in modes that reveal none, the ledger flips them as in any round."""
     if not terms.mode.answers_always:
         return participant.flip
     return lambda terms, rounds: participant.ledger.charge_all(terms.ledger_key, rounds)

@@ -44,7 +44,7 @@ class Request:
         split: Split of EMNIST.
         download: Whether missing data may be fetched.
         out: Folder for state and results.
-        resume: Whether to go on with the state in ``out``.
+        resume: Whether to continue from the state in ``out``.
         seed: Seeds everything; insecure.
     """
 

@@ -20,7 +20,7 @@ from coinflower.learning import Dataset, load_data, partition
 from coinflower.protocol.modes import Mode
 
 MEAN_BATCH = 70.0
-"""Mean number of samples in an iteration, in both of the paper's settings."""
+"""Mean number of records in an iteration, in both of the paper's settings."""
 PER_ITERATION = (0.015, 1e-6)
 """The (ε, δ) that the paper grants each iteration."""
 MOST_SIGMA = 1000.0
@@ -96,7 +96,7 @@ class Federation:
 
     @property
     def mean_batch(self) -> float:
-        """Expected number of samples in an iteration while everybody is there."""
+        """Expected number of records in an iteration while everybody is there."""
         return self.p * self.q * float(self.sizes.sum())
 
 
@@ -223,7 +223,7 @@ def calibrated_sigma(
 def upper_epsilon(
     federation: Federation, noise: Noise, sigma: float, iterations: int, delta: float
 ) -> float | None:
-    """Return what the iterations cost any client at most, whoever chose the noise.
+    """Return the most that the iterations cost any client, however the noise was chosen.
 
     None where nothing is protected.
     """

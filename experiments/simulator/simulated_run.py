@@ -142,7 +142,7 @@ def run_request(
 
 
 def _begun(request: Request) -> State | None:
-    """Return the state to go on with, if there is one."""
+    """Return the state to continue from, if there is one."""
     if request.out is None or not (request.out / STATE).exists():
         return None
     return read_state(request.out)
@@ -178,14 +178,14 @@ def sigma_of(request: Request, federation: Federation) -> float:
 
 
 def _kept_sigma(request: Request, begun: State) -> float:
-    """Return the noise of a request that goes on: what was played is not noised again."""
+    """Return the noise of a request that resumes: past iterations cannot be noised again."""
     return float(begun.terms.get("sigma", 0.0) if request.sigma is None else request.sigma)
 
 
 def _terms(
     request: Request, data: Dataset, federation: Federation, sigma: float, rate: float
 ) -> Terms:
-    """Return all that cost and training depend on, so that nobody goes on in another way."""
+    """Return all that cost and training depend on, so that nobody resumes with other terms."""
     samples = len(data.train_targets)
     return {
         "scenario": request.scenario,

@@ -57,7 +57,7 @@ class Curve:
 Terms = dict[str, Any]
 """All that a simulation's cost and its training depend on, by name, as JSON has it."""
 TOTAL_EPSILON = "total_epsilon"
-"""The wish that chose the noise: the one of the terms that may change, for the noise stays."""
+"""The target that chose the noise: the only term that may change, because the noise stays."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,7 +79,7 @@ class State:
     terms: Terms
 
     def require_same(self, terms: Terms) -> None:
-        """Refuse to go on in another way, for one ε could not tell what both together cost.
+        """Refuse to continue with other terms: one ε could not state what both cost together.
 
         Raises:
             ValueError: A term differs.
@@ -120,11 +120,11 @@ def simulate(
         iterations: Where to stop.
         evaluate_every: Iterations between two measurements.
         folder: Where the state is kept.
-        begun: A state to go on with.
+        begun: A state to continue from.
         terms: How the run began; kept with its state.
         progress: Called after every iteration.
         stopped: Asked before every iteration; what was reached is kept.
-        note: Told when the state cannot be kept; the run goes on, and tries again later.
+        note: Called if the state cannot be saved; the run continues, and tries again later.
     """
     curve = Curve() if begun is None else _restore(simulator, begun)
     state = None if folder is None else folder / STATE

@@ -55,7 +55,7 @@ class Scenario:
         sizes: Data-set size of every client; their rows lie one after the other.
         p: Participation probability.
         q: Sampling rate.
-        clip_norm: Bound on each sample's gradient.
+        clip_norm: Bound on each record's gradient.
         noise_multiplier: Noise over clip norm.
         noise: Who adds it: a mode, or all data in one place.
         learning_rate: Step size.
@@ -183,7 +183,7 @@ class Simulator:
         return Draw(rows=rows, participants=len(joined), available=available, available_size=size)
 
     def _available(self, joined: Rows) -> tuple[int, int]:
-        """Return how many clients were there, and with how many samples in all."""
+        """Return how many clients were there, and with how many records in total."""
         scenario = self._scenario
         clients = len(scenario.sizes)
         if scenario.availability == 1:

@@ -77,7 +77,7 @@ def play(
     """Play a study's trainings and return what each case came to.
 
     First every learning rate with the first seed, then the best one with the others. Each training
-    is kept in ``folder`` when it ends, so that a stopped study goes on where it was.
+    is kept in ``folder`` when it ends, so that a stopped study continues where it was.
 
     Args:
         study: The study.
