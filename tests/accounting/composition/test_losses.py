@@ -1,11 +1,16 @@
 """Losses of a round on a lattice: they bound the curve they come from."""
 
+import math
+
+import numpy as np
 import pytest
 from dp_accounting.pld.pld_pmf import DensePLDPmf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from coinflower.accounting.analyses.baselines import WeakClientSampling
 from coinflower.accounting.analyses.certified import Certified
-from coinflower.accounting.composition.losses import round_losses
+from coinflower.accounting.composition.losses import decaying_sums, round_losses
 from coinflower.accounting.mechanism import Direction, Round
 
 
@@ -39,3 +44,19 @@ def test_epsilon_is_that_of_an_independent_accountant(delta):
         theirs = losses.as_pmf().get_epsilon_for_delta(delta)
         assert losses.epsilon(delta) == pytest.approx(theirs, rel=1e-9, abs=1e-12)
         assert losses.epsilon(delta) >= theirs * (1 - 1e-12)
+
+
+@given(
+    st.lists(st.floats(1e-30, 1.0), min_size=1, max_size=60),
+    st.floats(1e-6, 80.0),
+    st.integers(1, 400),
+)
+@settings(max_examples=60, deadline=None)
+def test_decaying_sums_are_those_of_a_loop(values, step, copies):
+    values = np.array(values * copies)
+    expected, before, decay = [], 0.0, math.exp(-step)
+    for value in values.tolist():
+        before = value + decay * before
+        expected.append(before)
+    allowed = 8 * (values.size + 256) * 2.0**-53
+    assert decaying_sums(values, step) == pytest.approx(np.array(expected), rel=allowed)
