@@ -10,6 +10,7 @@ import typer
 
 from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.certified import Certified
+from coinflower.accounting.analyses.client_unit import WholeClient
 from coinflower.accounting.analyses.names import SCHEMES, analyses_of
 from coinflower.accounting.analyses.realised import Realised
 from coinflower.accounting.composition.calibration import least_sigma
@@ -24,6 +25,7 @@ from coinflower.accounting.mechanism import Round
 from coinflower.accounting.plots import draw_schemes_over_epsilon, draw_schemes_over_sigma
 from coinflower.cli.output import JsonFlag, lower_bound, number, print_json, print_table
 from coinflower.cli.privacy import Cap, D, P, Plot, Q, RoundCount
+from coinflower.deploy.terminal import say
 
 
 def compare(
@@ -66,6 +68,7 @@ def compare(
         **{"p": p, "q": q, "d": d, **({"cap": cap} if round_.is_capped else {})},
         **{"sigma": sigma, "epsilon": epsilon, "delta": delta, "rounds": rounds},
     }
+    whole = _whole_client(round_, rounds, epsilon, delta)
     kinds: dict[str, type[Analysis]] = {**SCHEMES, Realised.name: Realised}
     if as_json:
         rows = [
@@ -77,7 +80,7 @@ def compare(
             }
             for name, value in values.items()
         ]
-        print_json({**given, "asked": asked, "schemes": rows})
+        print_json({**given, "asked": asked, "schemes": rows, "whole_client": whole})
         return
     known = ", ".join(
         f"{key} = {number(value)}" for key, value in given.items() if value is not None
@@ -94,6 +97,20 @@ def compare(
             for name, value in values.items()
         ],
     )
+    if whole is not None:
+        say(f"And for the client as a whole, all its records at once: {asked} = {number(whole)}.")
+
+
+def _whole_client(
+    round_: Round, rounds: int, epsilon: float | None, delta: float | None
+) -> float | None:
+    """Return what is asked for, ε or δ, with the client as the unit; None if noise is asked for."""
+    cost = [(WholeClient(round_), rounds)]
+    if epsilon is None and delta is not None:
+        return epsilon_after(cost, delta)
+    if delta is None and epsilon is not None:
+        return delta_after(cost, epsilon)
+    return None
 
 
 def _sigmas(round_: Round, rounds: int, epsilon: float, delta: float) -> dict[str, float]:

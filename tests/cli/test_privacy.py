@@ -76,6 +76,20 @@ def test_compare_under_a_cap_leaves_out_what_knows_none():
     assert rows["cs"] < rows["realised"] < rows["certified"] == pytest.approx(1.098, abs=0.002)
 
 
+@pytest.mark.parametrize(
+    ("known", "asked"), [("--delta 1e-5", "epsilon"), ("--epsilon 1", "delta")]
+)
+def test_compare_says_what_the_client_as_a_whole_loses(known, asked):
+    question = f"compare -p 0.1 -q 0.05 -d 50 --sigma 2 {known} --rounds 20"
+    found, capped = figures(question), figures(f"{question} --cap 1")
+    record = next(row[asked] for row in found["schemes"] if row["scheme"] == "certified")
+    assert record < capped["whole_client"] < found["whole_client"]
+    shown = call(question).stdout
+    assert f"for the client as a whole, all its records at once: {asked} =" in " ".join(
+        shown.split()
+    )
+
+
 @pytest.mark.parametrize("arguments", ["--cap 0.5", "--cap nan", "--cap 2 --scheme paper"])
 def test_a_cap_that_means_nothing_is_refused(arguments):
     done = run(f"epsilon {SCENARIO_1} --sigma 1 --delta 1e-5 {arguments}")
