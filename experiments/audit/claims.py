@@ -63,7 +63,7 @@ def judge(
         error: Probability that a claim that is true is refuted.
     """
     for delta in setting.deltas:
-        hides_coin = claimed_scheme(setting).hides_coin and setting.p < 1
+        hides_coin = setting.mode.hides_coins and setting.p < 1
         yield _verdict(
             setting,
             setting.name,
