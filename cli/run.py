@@ -90,9 +90,13 @@ def run(
             "stock Flower SuperNodes.",
         ),
     ] = "threads",
-    processes: Annotated[bool, typer.Option("--processes", hidden=True)] = False,
-    stock_nodes: Annotated[bool, typer.Option("--stock-nodes", hidden=True)] = False,
-    ray: Annotated[bool, typer.Option("--ray", hidden=True)] = False,
+    processes: Annotated[
+        bool, typer.Option("--processes", hidden=True, help="--nodes processes.")
+    ] = False,
+    stock_nodes: Annotated[
+        bool, typer.Option("--stock-nodes", hidden=True, help="--nodes stock.")
+    ] = False,
+    ray: Annotated[bool, typer.Option("--ray", hidden=True, help="--nodes ray.")] = False,
     seed: Annotated[
         int | None, typer.Option(help="Seed all randomness. INSECURE: for tests only.")
     ] = None,

@@ -247,7 +247,7 @@ def test_a_data_set_that_outgrew_its_declared_size_is_refused(command, tmp_path)
     ("arguments", "sentence"),
     [
         (["--host", "0.0.0.0"], "plain HTTP, on this machine's loopback only"),
-        (["--keys", "keys", "--host", "0.0.0.0"], "would pass the gateway by"),
+        (["--keys", "keys", "--host", "0.0.0.0"], "would bypass the gateway"),
         (["--keys", "keys", "--no-gateway"], "There is no certificate at keys/ca.pem"),
         (["--keys", "keys", "--listen", "8443"], "must be host:port"),
     ],

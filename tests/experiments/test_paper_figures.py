@@ -34,7 +34,8 @@ def drawn(tmp_path_factory):
         done = CliRunner().invoke(app, ["paper", "--out", str(out)], catch_exceptions=False)
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [
-        f"{out / name}.png, .svg, .csv" for name in ("delta_vs_sigma", "sigma_table")
+        f"{what}: {out / name}.png, .svg, .csv"
+        for what, name in (("Figure 1", "delta_vs_sigma"), ("Table of σ", "sigma_table"))
     ]
     return out
 

@@ -225,7 +225,7 @@ def test_a_case_that_cannot_be_trained_is_refused_before_any_is(tmp_path, change
 
 def test_half_a_client_is_refused(tmp_path):
     command = ["paper", "experiments", "untrusted-price", "--data", "digits", "--clients", "1.7"]
-    with pytest.raises(ValueError, match=r"clients = '1\.7' must be whole numbers"):
+    with pytest.raises(ValueError, match=r"clients = '1\.7' must be comma-separated whole numbers"):
         CliRunner().invoke(app, [*command, "--out", str(tmp_path)], catch_exceptions=False)
 
 

@@ -137,7 +137,7 @@ def test_when_nobody_may_take_part_the_run_stops_with_a_sentence(federation, tmp
         text = policy.read_text()
         policy.write_text(text.replace("largest_q = 0.1", "largest_q = 0.01"))
     error = federation(cluster).finish()
-    assert "Only 0 of at least 1 clients" in str(error)
+    assert "2 of 2 clients refuse" in str(error)
     assert "sampling rate q is larger" in str(error)
     assert all(charges == {} for charges in check_ledgers(cluster).values())
 

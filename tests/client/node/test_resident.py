@@ -201,7 +201,7 @@ def test_a_registered_key_joins_over_tls_and_an_unknown_key_is_told(
 
 @pytest.mark.parametrize("field", ["poll_interval", "heartbeat_interval"])
 def test_bad_intervals_are_named(field: str) -> None:
-    with pytest.raises(ValueError, match=f"{field} -1"):
+    with pytest.raises(ValueError, match=f"{field} = -1 must"):
         ResidentNode("a:1", echo_app(), stop=threading.Event(), **{field: -1})
 
 
