@@ -147,4 +147,5 @@ class Analysis(ABC):
         result[~positive] = -np.expm1(mirrored) + np.exp(mirrored) * self._delta(
             -mirrored, direction.other
         )
-        return np.clip(result, 0.0, 1.0)
+        # What is no number is no bound: 1 always is.
+        return np.clip(np.where(np.isnan(result), 1.0, result), 0.0, 1.0)

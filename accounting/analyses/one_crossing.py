@@ -194,12 +194,14 @@ def _delta(
     value += top * np.bincount(row, weights=mass[column] * terms, minlength=y.size)
     # To second order in what the sum of the c_j still misses of W.
     sits_out = np.exp(weights.sits_out + scipy.special.log_ndtr(-crossing))
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         density = np.exp(weights.sits_out - crossing**2 / 2) / math.sqrt(2 * math.pi)
-    value += sits_out * np.expm1(missing) + density * missing**2 * width / (2 * s)
-    # The sum's logarithm is as wrong as its exponents are large.
-    exponents = 50 + np.abs(weights.sits_out - weights.near) + 4 * (y + weights.ratio) / width
-    return np.asarray(value + sits_out * exponents * 2.0**-52)
+        value += sits_out * np.expm1(missing) + density * missing**2 * width / (2 * s)
+        # The sum's logarithm is as wrong as its exponents are large.
+        exponents = 50 + np.abs(weights.sits_out - weights.near) + 4 * (y + weights.ratio) / width
+        value += sits_out * exponents * 2.0**-52
+    # Participation that shows costs most, also where the numbers above are beyond any double.
+    return np.asarray(np.fmin(value, visible))
 
 
 def _mills_gaps(log_ratio: Array, s: float, crossing: Array) -> tuple[Array, Array]:
