@@ -4,6 +4,7 @@ from coinflower.learning.data.dataset import Dataset, to_tensor
 from coinflower.learning.data.loading import load_data
 from coinflower.learning.data.partitions import partition
 from coinflower.learning.fit import model_for, trial
+from coinflower.learning.gradients.cap import cap_factors, capped_sum
 from coinflower.learning.gradients.clipped import clipped_gradient_sum, refuse_mixing_layers
 from coinflower.learning.models import (
     build_model,
@@ -23,6 +24,8 @@ __all__ = [
     "SeededRandom",
     "add_noise",
     "build_model",
+    "cap_factors",
+    "capped_sum",
     "clipped_gradient_sum",
     "count_parameters",
     "evaluate",
