@@ -13,41 +13,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import nn
 
-from coinflower.accounting import patience
 from coinflower.accounting.ledger import stops as ledger_stops
-from coinflower.accounting.ledger.file import LedgerError
-from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
+from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.testimony import SetBackError
-from coinflower.accounting.rounding import rounded_up
+from coinflower.client.agreements import Agreements
 from coinflower.client.data import LocalData, load_local_data
-from coinflower.client.model import build_fitting_model
+from coinflower.client.gradient_sums import GradientSums, Vector
 from coinflower.learning import (
     FixedPoint,
     Randomness,
     SecureRandom,
     SeededRandom,
     add_noise,
-    clipped_gradient_sum,
     count_parameters,
     fine_cell,
-    load_parameters,
-    to_tensor,
 )
 from coinflower.protocol.messages import vector_from_bytes
 from coinflower.protocol.policy import Policy, Refusal, RefusedError, load_policy
 from coinflower.protocol.terms import Terms
 
-Vector = npt.NDArray[np.float32]
-Rows = npt.NDArray[np.int64]
-
 logger = logging.getLogger("coinflower.client")
-
-# A budget that was lowered since an experiment was enrolled stops it; rounding does not.
-_BUDGET_TOLERANCE = 1e-6
 
 
 class UnansweredError(Exception):
@@ -73,12 +59,10 @@ class Participant:
         self.policy = policy
         self.ledger = ledger
         self.current: Terms | None = None
-        self._data = data
         self._randomness = randomness
+        self._agreements = Agreements(policy, ledger)
+        self._gradients = GradientSums(data, randomness, policy.most_parameters)
         self._working = threading.Lock()
-        self._model_name: tuple[str, int] | None = None
-        self._model: nn.Module | None = None
-        self._agreed: set[str] = set()
         self._public_coins: dict[tuple[str, int], bool] = {}
         self._public_answers: set[tuple[str, int]] = set()
 
@@ -134,13 +118,13 @@ class Participant:
         self._require_going(terms)
         with self._working:
             try:
-                self._model_of(terms)
+                self._gradients.model_of(terms)
             except RefusedError:
                 raise
             except Exception as error:  # the owner's model may fail in any way
                 raise RefusedError(Refusal.MODEL, str(error)) from error
         if terms.mode.is_private:
-            self._commit(terms)
+            self._agreements.reserve(terms)
         else:
             logger.warning("NO PRIVACY: mode none protects nothing and charges nothing.")
         self.current = terms
@@ -176,7 +160,7 @@ class Participant:
         """
         self.policy.require(terms)
         with self._working:
-            model = self._model_of(terms)
+            model = self._gradients.model_of(terms)
             try:
                 weights = vector_from_bytes(content, count_parameters(model))
             except ValueError as error:
@@ -187,7 +171,7 @@ class Participant:
             if not self._claim(terms, round_):
                 raise UnansweredError(f"round {round_} was answered before")
             # Do the same work for either coin: sample and compute first, then keep or drop the sum.
-            total = self._sampled_sum(terms, model, weights)
+            total = self._gradients.sampled_sum(terms, model, weights)
             total = np.where(takes_part, total, np.float32(0))
             if terms.mode.client_adds_noise:
                 counted = FixedPoint.of(total, fine_cell(terms.clip_norm))
@@ -228,75 +212,12 @@ class Participant:
         if stops.paused_since:
             raise RefusedError(Refusal.PAUSED, f"the owner paused at {stops.paused_since}")
 
-    def _commit(self, terms: Terms) -> None:
-        """Reserve the planned rounds in the ledger, or refuse."""
-        self._require_room(terms)
-        try:
-            cost = terms.round_cost(self.policy.declared_size)
-            assert cost is not None
-            with patience.at_most(self.policy.pricing_seconds):
-                self.ledger.commit(
-                    terms.ledger_key,
-                    cost,
-                    terms.rounds,
-                    self.policy.budget,
-                    agreed=terms.to_json(),
-                )
-                self._require_agreement(terms)
-        except patience.OutOfPatienceError as error:
-            detail = f"{error}: more than pricing_seconds = {self.policy.pricing_seconds:g}"
-            raise RefusedError(Refusal.PRICE, detail) from error
-        except BudgetExceededError as error:
-            raise RefusedError(Refusal.BUDGET, str(error)) from error
-        except LedgerError as error:
-            raise RefusedError(Refusal.LEDGER, str(error)) from error
-        except (ArithmeticError, ValueError) as error:
-            raise RefusedError(Refusal.TERMS, f"these terms have no price: {error}") from error
-
-    def _require_room(self, terms: Terms) -> None:
-        """Refuse one experiment more than the owner allows, in all or at a time."""
-        others = [each for each in self.ledger.tallies() if each.experiment != terms.ledger_key]
-        unplayed = sum(each.charged < each.committed for each in others)
-        for what, count, most in (
-            ("most_experiments", len(others), self.policy.most_experiments),
-            ("most_open_experiments", unplayed, self.policy.most_open_experiments),
-        ):
-            if not count < most:
-                detail = f"{count} experiments are in the ledger, and {what} = {most}"
-                raise RefusedError(Refusal.EXPERIMENTS, detail)
-
-    def _require_agreement(self, terms: Terms) -> None:
-        """Refuse rounds that the ledger would charge differently from the current policy.
-
-        Between enrolment and a round the owner may have edited the policy: a larger declared size
-        makes a round cost more than what is recorded, and a smaller budget may be used up.
-
-        Raises:
-            LedgerError: Not enrolled, or enrolled at another price.
-            BudgetExceededError: The policy's budget is smaller than what is committed.
-        """
-        key = terms.ledger_key
-        if key in self._agreed:
-            return
-        prices = {tally.experiment: tally.terms for tally in self.ledger.tallies()}
-        if prices.get(key) != terms.round_cost(self.policy.declared_size):
-            raise LedgerError(f"{key} is not enrolled at the price that the policy implies.")
-        budget = self.policy.budget
-        committed = self.ledger.committed(budget.delta)
-        if not committed <= budget.epsilon * (1 + _BUDGET_TOLERANCE):
-            raise BudgetExceededError(
-                f"epsilon = {rounded_up(committed, 6)} is committed at delta = "
-                f"{budget.delta:g}, but the policy's budget is {budget.epsilon:g} now."
-            )
-        self._agreed.add(key)
-
     def _coins(self, terms: Terms, rounds: Sequence[int]) -> list[bool]:
         if not all(1 <= round_ <= terms.rounds for round_ in rounds):
             raise UnansweredError(f"rounds {rounds} are not all in 1 to {terms.rounds}")
         self._require_going(terms)
         if terms.mode.is_private:
-            with patience.at_most(self.policy.pricing_seconds):
-                self._require_agreement(terms)
+            self._agreements.require(terms)
             coins = self.ledger.charge_all(terms.ledger_key, rounds)
         else:
             coins = [self._public_coin(terms, round_) for round_ in rounds]
@@ -317,50 +238,6 @@ class Participant:
         fresh = key not in self._public_answers
         self._public_answers.add(key)
         return fresh
-
-    def _sampled_sum(self, terms: Terms, model: nn.Module, weights: Vector) -> Vector:
-        load_parameters(model, weights)
-        rows = self._randomness.sample_indices(len(self._data), terms.q)
-        # A label that the model does not know counts as zero: an error would reveal the label.
-        rows = rows[self._data.targets[rows] < terms.classes]
-        try:
-            return self._sum_over(terms, model, rows)
-        except Exception:
-            if not terms.mode.is_private:
-                raise
-            logger.exception("A gradient failed; records whose own gradient fails count as zero.")
-        if not (terms.mode.client_adds_noise or terms.mode.answers_always):
-            self._sum_over(terms, model, rows[:0])  # raises errors that are not due to a record
-        return self._sound_sum(terms, model, rows)
-
-    def _sum_over(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
-        inputs = to_tensor(self._data.inputs[rows])
-        targets = torch.from_numpy(self._data.targets[rows])
-        total: Vector = clipped_gradient_sum(model, inputs, targets, terms.clip_norm).numpy()
-        return total
-
-    def _sound_sum(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
-        """Return the sum over the rows whose own gradient does not fail.
-
-        One record must not move the sum by more than the clip norm, so a record that fails may
-        neither drop the others nor show as an error. Bisection finds it in few attempts.
-        """
-        try:
-            return self._sum_over(terms, model, rows)
-        except Exception:
-            if len(rows) < 2:
-                return np.zeros(count_parameters(model), np.float32)
-        middle = len(rows) // 2
-        first = self._sound_sum(terms, model, rows[:middle])
-        return first + self._sound_sum(terms, model, rows[middle:])
-
-    def _model_of(self, terms: Terms) -> nn.Module:
-        """Return the model, reusing the last one if it is the same; a server may name many."""
-        name = (terms.model, terms.classes)
-        if self._model is None or self._model_name != name:
-            most = self.policy.most_parameters
-            self._model, self._model_name = build_fitting_model(terms, self._data, most), name
-        return self._model
 
 
 def _set_back(ledger: Path, since: str) -> str:

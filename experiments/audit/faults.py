@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 
-import coinflower.client.participant
+import coinflower.client.gradient_sums
 from coinflower.accounting.errors import UserError
 from coinflower.client.participant import Participant
 from coinflower.learning import FixedPoint, SecureRandom, SeededRandom
@@ -59,7 +59,7 @@ def _less_noise(stack: ExitStack) -> None:
 def _no_clipping(stack: ExitStack) -> None:
     _replace(
         stack,
-        coinflower.client.participant,
+        coinflower.client.gradient_sums,
         "clipped_gradient_sum",
         lambda true: lambda model, inputs, targets, _: true(model, inputs, targets, math.inf),
     )
@@ -80,7 +80,7 @@ def _telling_coin(stack: ExitStack) -> None:
         def open_participant(policy: Any) -> Participant:
             participant: Participant = true(policy)
             source = participant._randomness
-            share = len(participant._data) / participant.policy.declared_size
+            share = len(participant._gradients.data) / participant.policy.declared_size
             fair = source.coin
             stack.enter_context(mock.patch.object(source, "coin", lambda p: fair(share * p)))
             return participant

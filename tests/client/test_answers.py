@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-import coinflower.client.participant
+from coinflower.client import gradient_sums
 from coinflower.client.data import load_local_data
 from coinflower.client.participant import UnansweredError
 from coinflower.learning import SecureRandom, build_model, clipped_gradient_sum, to_tensor
@@ -129,7 +129,7 @@ def test_an_untrusted_client_does_the_same_work_for_either_coin(
         recorder.calls.append(("gradient", len(inputs) - recorder.batches[-1], clip_norm))
         return clipped_gradient_sum(model, inputs, targets, clip_norm)
 
-    monkeypatch.setattr(coinflower.client.participant, "clipped_gradient_sum", counted)
+    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", counted)
     work = []
     for round_ in (1, 2):
         recorder.calls.clear()
@@ -148,7 +148,7 @@ def test_a_sample_whose_gradient_fails_counts_as_zero_and_takes_no_other_with_it
     terms = make_terms(mode, q=1.0)
     participant = enrolled(owner.open_with(True), terms)
     peculiar = load_local_data(load_policy(owner.policy)).inputs[[4, 17]]
-    monkeypatch.setattr(coinflower.client.participant, "clipped_gradient_sum", fail_on(peculiar))
+    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", fail_on(peculiar))
     total = participant.gradient_sum(terms, 1, weights)
     np.testing.assert_allclose(total, exact_sum(owner, weights, without=[4, 17]), atol=1e-5)
 
@@ -160,7 +160,7 @@ def test_a_sample_whose_gradient_fails_moves_a_noisy_sum_by_the_clip_norm_at_mos
     terms = make_terms(mode, q=1.0)
     participant = enrolled(owner.open_with(True, randomness=Noiseless()), terms)
     peculiar = load_local_data(load_policy(owner.policy)).inputs[[17]]
-    monkeypatch.setattr(coinflower.client.participant, "clipped_gradient_sum", fail_on(peculiar))
+    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", fail_on(peculiar))
     total = participant.gradient_sum(terms, 1, weights)
     moved = np.linalg.norm(total - exact_sum(owner, weights))
     assert moved <= terms.clip_norm * (1 + 1e-3)
@@ -178,7 +178,7 @@ def test_a_gradient_that_always_fails_does_not_show_where_the_client_adds_noise(
 ) -> None:
     terms = make_terms()
     participant = enrolled(owner.open_with(True, False), terms)
-    monkeypatch.setattr(coinflower.client.participant, "clipped_gradient_sum", lambda *_: 1 / 0)
+    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", lambda *_: 1 / 0)
     for round_ in (1, 2):
         sent = participant.gradient_sum(terms, round_, weights)
         assert variance_p_value(sent, terms.noise_std) > 1e-6
@@ -190,7 +190,7 @@ def test_a_gradient_that_fails_without_any_sample_sends_nothing_where_the_server
 ) -> None:
     terms = make_terms(mode)
     participant = enrolled(owner.open_with(True, randomness=Heads()), terms)
-    monkeypatch.setattr(coinflower.client.participant, "clipped_gradient_sum", lambda *_: 1 / 0)
+    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         participant.gradient_sum(terms, 1, weights)
 
@@ -200,7 +200,7 @@ def test_a_sample_that_cannot_be_read_does_not_show(
 ) -> None:
     terms = make_terms()
     participant = enrolled(owner.open_with(True), terms)
-    monkeypatch.setattr(coinflower.client.participant, "to_tensor", lambda _: 1 / 0)
+    monkeypatch.setattr(gradient_sums, "to_tensor", lambda _: 1 / 0)
     assert participant.gradient_sum(terms, 1, weights).shape == (LENGTH,)
 
 
@@ -209,7 +209,7 @@ def test_a_sum_that_overflows_does_not_show_that_a_client_sat_out(
 ) -> None:
     participant = enrolled(owner.open_with(False), make_terms())
     infinite = torch.full((LENGTH,), math.inf)
-    monkeypatch.setattr(coinflower.client.participant, "clipped_gradient_sum", lambda *_: infinite)
+    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", lambda *_: infinite)
     assert np.isfinite(participant.gradient_sum(make_terms(), 1, weights)).all()
 
 

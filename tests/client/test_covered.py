@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import coinflower.client.participant
+from coinflower.client import gradient_sums
 from coinflower.client.participant import UnansweredError
 from coinflower.learning import clipped_gradient_sum
 from coinflower.protocol.modes import Mode
@@ -41,7 +41,7 @@ def test_the_gradient_is_worked_out_for_either_coin(
 
     participant = owner.open_with(True, False)
     participant.enrol(terms)
-    monkeypatch.setattr(coinflower.client.participant, "clipped_gradient_sum", counted)
+    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", counted)
     for round_ in (1, 2):
         participant.gradient_sum(terms, round_, weights)
     assert len(batches) == 2
@@ -54,7 +54,7 @@ def test_a_gradient_that_always_fails_is_answered_by_zeros_and_not_by_an_error(
     terms = make_terms(Mode.COVERED)
     participant = owner.open_with(True)
     participant.enrol(terms)
-    monkeypatch.setattr(coinflower.client.participant, "clipped_gradient_sum", lambda *_: 1 / 0)
+    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", lambda *_: 1 / 0)
     total = participant.gradient_sum(terms, 1, weights)
     assert total.dtype == np.float32
     assert not total.any()

@@ -292,7 +292,7 @@ def test_charge_and_answer_are_on_disk_before_the_data_is_touched(
             seen.append([(entry.kind, entry.round) for entry in owner.entries()])
             return super().sample_indices(n, q)
 
-    monkeypatch.setattr(participant, "_randomness", Watching())
+    monkeypatch.setattr(participant._gradients, "_randomness", Watching())
     participant.gradient_sum(make_terms(), 5, weights)
     assert seen == [[("commit", None), ("charge", 5), ("answer", 5)]]
 

@@ -52,10 +52,10 @@ def test_batch_sizes_follow_q_and_no_other_rate(
     owner.change(declared_size=30 * copies)
     terms = make_terms(rounds=rounds, noise_multiplier=3.0)
     participant = enrolled(owner.open_with(True, False, randomness=recorder), terms)
-    data = participant._data
+    data = participant._gradients.data
     monkeypatch.setattr(
-        participant,
-        "_data",
+        participant._gradients,
+        "data",
         LocalData(
             inputs=np.tile(data.inputs, (copies, 1, 1)), targets=np.tile(data.targets, copies)
         ),

@@ -19,9 +19,14 @@ class Honest(Participant):
 
     work_seconds = WORK_SECONDS
 
-    def _sampled_sum(self, terms, model, weights):
+    def __init__(self, *parts):
+        super().__init__(*parts)
+        compute = self._gradients.sampled_sum
+        self._gradients.sampled_sum = lambda *asked: self._work(compute, *asked)
+
+    def _work(self, compute, *asked):
         time.sleep(self.work_seconds)
-        return super()._sampled_sum(terms, model, weights)
+        return compute(*asked)
 
 
 class Slower(Honest):
@@ -52,10 +57,10 @@ class _KnowsItsCoin(Honest):
 class EarlyReply(_KnowsItsCoin):
     """Skips the gradient when its coin says no, as a thrifty programmer would."""
 
-    def _sampled_sum(self, terms, model, weights):
+    def _work(self, compute, terms, model, weights):
         if not self.takes_part:
             return np.zeros_like(weights)
-        return super()._sampled_sum(terms, model, weights)
+        return super()._work(compute, terms, model, weights)
 
 
 class SharedFiller(_KnowsItsCoin):

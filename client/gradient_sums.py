@@ -1,0 +1,88 @@
+"""Sums of clipped gradients over fresh Poisson samples of the owner's records."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from coinflower.client.data import LocalData
+from coinflower.client.model import build_fitting_model
+from coinflower.learning import (
+    Randomness,
+    clipped_gradient_sum,
+    count_parameters,
+    load_parameters,
+    to_tensor,
+)
+from coinflower.protocol.terms import Terms
+
+Vector = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
+
+logger = logging.getLogger("coinflower.client")
+
+
+class GradientSums:
+    """One owner's data and the model that was used last; one call at a time.
+
+    Args:
+        data: The owner's records.
+        randomness: Where samples come from.
+        most_parameters: Largest model that the owner allows.
+    """
+
+    def __init__(self, data: LocalData, randomness: Randomness, most_parameters: int) -> None:
+        self.data = data
+        self._randomness = randomness
+        self._most_parameters = most_parameters
+        self._model_name: tuple[str, int] | None = None
+        self._model: nn.Module | None = None
+
+    def model_of(self, terms: Terms) -> nn.Module:
+        """Return the model, reusing the last one if it is the same; a server may name many."""
+        name = (terms.model, terms.classes)
+        if self._model is None or self._model_name != name:
+            self._model = build_fitting_model(terms, self.data, self._most_parameters)
+            self._model_name = name
+        return self._model
+
+    def sampled_sum(self, terms: Terms, model: nn.Module, weights: Vector) -> Vector:
+        """Return the sum over a fresh sample; no single record shows as an error."""
+        load_parameters(model, weights)
+        rows = self._randomness.sample_indices(len(self.data), terms.q)
+        # A label that the model does not know counts as zero: an error would reveal the label.
+        rows = rows[self.data.targets[rows] < terms.classes]
+        try:
+            return self._sum_over(terms, model, rows)
+        except Exception:
+            if not terms.mode.is_private:
+                raise
+            logger.exception("A gradient failed; records whose own gradient fails count as zero.")
+        if not (terms.mode.client_adds_noise or terms.mode.answers_always):
+            self._sum_over(terms, model, rows[:0])  # raises errors that are not due to a record
+        return self._sound_sum(terms, model, rows)
+
+    def _sum_over(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
+        inputs = to_tensor(self.data.inputs[rows])
+        targets = torch.from_numpy(self.data.targets[rows])
+        total: Vector = clipped_gradient_sum(model, inputs, targets, terms.clip_norm).numpy()
+        return total
+
+    def _sound_sum(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
+        """Return the sum over the rows whose own gradient does not fail.
+
+        One record must not move the sum by more than the clip norm, so a record that fails may
+        neither drop the others nor show as an error. Bisection finds it in few attempts.
+        """
+        try:
+            return self._sum_over(terms, model, rows)
+        except Exception:
+            if len(rows) < 2:
+                return np.zeros(count_parameters(model), np.float32)
+        middle = len(rows) // 2
+        first = self._sound_sum(terms, model, rows[:middle])
+        return first + self._sound_sum(terms, model, rows[middle:])
