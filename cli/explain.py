@@ -39,7 +39,7 @@ def explain(
                 "backup_made": backup_made,
                 "epsilon": told.spent,
                 "delta": told.delta,
-                "committed_epsilon": told.committed,
+                "committed_epsilon": told.reserved_epsilon,
                 "rounds": told.rounds,
                 "secure": told.secure,
                 "guessing_chance": told.guessing_chance,

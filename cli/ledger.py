@@ -79,7 +79,7 @@ def show(
                     "data_set": ledger.data_set,
                     "backup_made": ledger.backup_made,
                     "epsilon": stated.spent,
-                    "committed_epsilon": stated.committed,
+                    "committed_epsilon": stated.reserved_epsilon,
                     "delta": delta,
                     **({} if rules is None else {"budget_epsilon": rules.budget.epsilon}),
                     "paused_since": stopped.paused_since,
@@ -91,7 +91,7 @@ def show(
                             "experiment": tally.experiment,
                             "rounds": tally.charged,
                             "participated_rounds": tally.joined,
-                            "committed_rounds": tally.committed,
+                            "committed_rounds": tally.reserved_rounds,
                             "secure": tally.secure,
                             "mode": None if terms is None else str(terms.mode),
                             "scheme": tally.terms.name,
@@ -108,15 +108,21 @@ def show(
             return
         print_table(
             f"Ledger of data set {ledger.data_set!r}",
-            ["experiment", "rounds charged", "taken part", "committed", "terms"],
+            ["experiment", "rounds charged", "taken part", "reserved", "terms"],
             [
-                [row.experiment, row.charged, row.joined, row.committed, terms_to_json(row.terms)]
+                [
+                    row.experiment,
+                    row.charged,
+                    row.joined,
+                    row.reserved_rounds,
+                    terms_to_json(row.terms),
+                ]
                 for row in stated.tallies
             ],
         )
         say(
             f"Spent: ε = {number(stated.spent)} at δ = {delta:g}; "
-            f"with all committed rounds: ε = {number(stated.committed)}."
+            f"with all reserved rounds: ε = {number(stated.reserved_epsilon)}."
         )
         if stated.budget is not None and stated.left is not None:
             left = lower_bound(stated.left)

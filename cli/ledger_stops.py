@@ -24,15 +24,15 @@ def release(
     experiment: ExperimentName,
     as_json: JsonFlag = False,
 ) -> None:
-    """Give back the rounds that an experiment committed but never played; spent stays spent.
+    """Give back the rounds that an experiment reserved but never played; spent stays spent.
 
-    For experiments that will not continue. One that asks again may commit rounds again; to refuse
-    it for good, use `leave`.
+    For experiments that will not continue. One that asks again may reserve rounds again; to
+    refuse it for good, use `leave`.
     """
     with Ledger.open(path) as ledger:
         tally = _named(ledger.tallies(), experiment)
         ledger.release(tally.experiment)
-    given_back = tally.committed - tally.charged
+    given_back = tally.remaining_rounds
     if as_json:
         print_json({"experiment": tally.experiment, "released_rounds": given_back})
     else:

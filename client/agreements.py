@@ -37,7 +37,7 @@ class Agreements:
             cost = terms.round_cost(self._policy.declared_size)
             assert cost is not None
             with patience.at_most(self._policy.pricing_seconds):
-                self._ledger.commit(
+                self._ledger.reserve(
                     terms.ledger_key,
                     cost,
                     terms.rounds,
@@ -63,7 +63,7 @@ class Agreements:
 
         Raises:
             LedgerError: Not enrolled, or enrolled at another price.
-            BudgetExceededError: The policy's budget is smaller than what is committed.
+            BudgetExceededError: The policy's budget is smaller than what is reserved.
             OutOfPatienceError: The price takes longer to compute than the policy allows.
         """
         key = terms.ledger_key
@@ -74,10 +74,10 @@ class Agreements:
             if prices.get(key) != terms.round_cost(self._policy.declared_size):
                 raise LedgerError(f"{key} is not enrolled at the price that the policy implies.")
             budget = self._policy.budget
-            committed = self._ledger.committed(budget.delta)
-        if not committed <= budget.epsilon * (1 + _BUDGET_TOLERANCE):
+            reserved = self._ledger.reserved_epsilon(budget.delta)
+        if not reserved <= budget.epsilon * (1 + _BUDGET_TOLERANCE):
             raise BudgetExceededError(
-                f"epsilon = {rounded_up(committed, 6)} is committed at delta = "
+                f"epsilon = {rounded_up(reserved, 6)} is reserved at delta = "
                 f"{budget.delta:g}, but the policy's budget is {budget.epsilon:g} now."
             )
         self._agreed.add(key)
@@ -85,7 +85,7 @@ class Agreements:
     def _require_room(self, terms: Terms) -> None:
         """Refuse one experiment more than the owner allows, in all or at a time."""
         others = [each for each in self._ledger.tallies() if each.experiment != terms.ledger_key]
-        unplayed = sum(each.charged < each.committed for each in others)
+        unplayed = sum(each.remaining_rounds > 0 for each in others)
         for what, count, most in (
             ("most_experiments", len(others), self._policy.most_experiments),
             ("most_open_experiments", unplayed, self._policy.most_open_experiments),

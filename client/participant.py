@@ -218,7 +218,7 @@ class Participant:
         self._require_going(terms)
         if terms.mode.is_private:
             self._agreements.require(terms)
-            coins = self.ledger.charge_all(terms.ledger_key, rounds)
+            coins = self.ledger.flip_all(terms.ledger_key, rounds)
         else:
             coins = [self._public_coin(terms, round_) for round_ in rounds]
         self.current = terms

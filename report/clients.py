@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.ledger.entries import EntryKind
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.deploy.local.cluster import Cluster
@@ -50,7 +51,7 @@ def read_client(cluster: Cluster, index: int) -> ClientRecord:
     """Read policy and ledger of a client that lives on this machine."""
     policy = load_policy(cluster.policies[index])
     with Ledger.open(cluster.ledger(index), read_only=True) as ledger:
-        charges = [entry for entry in ledger.history() if entry.kind == "charge"]
+        charges = [entry for entry in ledger.history() if entry.kind == EntryKind.FLIP]
         stated = ledger.statement(cluster.delta)
         private = cluster.terms.mode.is_private
         return ClientRecord(

@@ -185,17 +185,17 @@ def _unit(told: Explanation) -> list[str]:
 
 def _left(told: Explanation) -> list[str]:
     sentences = []
-    if told.committed > told.spent:
+    if told.reserved_epsilon > told.spent:
         sentences.append(
-            f"Experiments now enrolled may bring it to ε ≤ {rounded_up(told.committed)}: rounds "
-            "committed and not yet charged."
+            f"Experiments now enrolled may bring it to ε ≤ {rounded_up(told.reserved_epsilon)}: "
+            "rounds reserved and not yet charged."
         )
     if told.budget is None:
         sentences.append("The budget is in the owner's policy; name it with --policy.")
     elif told.left is not None and told.left > 0:
         sentences.append(
             f"Of the budget ε = {told.budget.epsilon:g} at δ = {told.budget.delta:g}, "
-            f"ε = {rounded_down(told.left)} is neither spent nor committed. When it is used up, "
+            f"ε = {rounded_down(told.left)} is neither spent nor reserved. When it is used up, "
             "this data set takes part in nothing any more."
         )
     else:

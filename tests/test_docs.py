@@ -98,8 +98,8 @@ def folder(tmp_path, monkeypatch):
     terms, policy = load_settings(Path("settings.toml")).terms, load_policy(Path("policy.toml"))
     with Ledger.create(policy.ledger, policy.data_set) as ledger:
         cost = terms.round_cost(policy.declared_size)
-        ledger.commit(terms.ledger_key, cost, terms.rounds, policy.budget)
-        ledger.charge_all(terms.ledger_key, range(1, 201))
+        ledger.reserve(terms.ledger_key, cost, terms.rounds, policy.budget)
+        ledger.flip_all(terms.ledger_key, range(1, 201))
     return tmp_path
 
 
@@ -218,7 +218,7 @@ def defined_names():
 def test_every_function_in_the_drawing_of_a_round_exists():
     drawing = (ROOT / "docs" / "img" / "round.svg").read_text()
     named = set(re.findall(r'class="code"[^>]*>([^<]+)<', drawing))
-    assert {"Ledger.charge_all", "clipped_gradient_sum"} <= named
+    assert {"Ledger.flip_all", "clipped_gradient_sum"} <= named
     assert named - set(defined_names()) == set()
 
 

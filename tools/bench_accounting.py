@@ -142,7 +142,7 @@ def _charge_rows(folder: Path, repetitions: int, *, block: int = 5) -> list[dict
 
         def charge() -> None:
             for _ in range(block):
-                ledger.charge("bench", next(rounds))
+                ledger.flip("bench", next(rounds))
 
         plain, charged = _medians([commit_rows, charge], repetitions, time.perf_counter)
     bare.close()
@@ -163,7 +163,7 @@ def _spent_rows(folder: Path, repetitions: int) -> list[dict[str, Any]]:
         _ledger(folder / "many.db", many) as long,
     ):
         for ledger, count in ((short, few), (long, many)):
-            ledger.charge_all("bench", range(1, count + 1))
+            ledger.flip_all("bench", range(1, count + 1))
         methods: list[Callable[[], object]] = [
             lambda: short.spent(next(_DELTAS)),
             lambda: long.spent(next(_DELTAS)),
@@ -191,9 +191,9 @@ def _enrolment_rows(
                 Round(p=0.01 + 1e-4 * index, q=0.01, d=30, noise_multiplier=5 + 0.01 * index)
             )
             start = time.process_time()
-            ledger.commit(f"bench-{index}", terms, 3, budget)
+            ledger.reserve(f"bench-{index}", terms, 3, budget)
             seconds.append(time.process_time() - start)
-            ledger.charge_all(f"bench-{index}", range(1, 4))
+            ledger.flip_all(f"bench-{index}", range(1, 4))
     before, after = (statistics.mean(seconds[past:][:measured]) for past in (few, many))
     return [
         _row(f"enrolment after {many:,} experiments, CPU ms", after * 1e3),
@@ -207,5 +207,5 @@ def _enrolment_rows(
 
 def _ledger(path: Path, rounds: int) -> Ledger:
     ledger = Ledger.create(path, "bench")
-    ledger.commit("bench", TERMS, rounds, Budget(epsilon=1e6, delta=DELTA))
+    ledger.reserve("bench", TERMS, rounds, Budget(epsilon=1e6, delta=DELTA))
     return ledger

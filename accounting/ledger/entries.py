@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 from coinflower.accounting import validation
@@ -13,7 +14,6 @@ from coinflower.accounting.analyses.names import charged_analysis
 from coinflower.accounting.mechanism import Round
 
 COLUMNS = ("seq", "kind", "experiment", "round", "terms", "rounds", "coin", "secure", "at", "hash")
-
 
 TallyRow = tuple[str, str, int, int, int, int]
 
@@ -29,6 +29,15 @@ class Budget:
         """Check both fields once."""
         validation.require_epsilon(self.epsilon)
         validation.require_delta(self.delta)
+
+
+class EntryKind(StrEnum):
+    """What an entry records. Files and hashes hold the values, which therefore never change."""
+
+    RESERVE = "commit"
+    FLIP = "charge"
+    ANSWER = "answer"
+    RELEASE = "release"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +71,7 @@ class Tally:
     Attributes:
         experiment: Its name in the ledger.
         terms: What a round costs.
-        committed: Rounds reserved, those charged included.
+        reserved_rounds: Rounds reserved, those charged included.
         charged: Rounds charged.
         joined: Rounds whose coin said yes.
         secure: Whether neither coins nor noise were ever seeded.
@@ -71,20 +80,25 @@ class Tally:
 
     experiment: str
     terms: Analysis
-    committed: int
+    reserved_rounds: int
     charged: int
     joined: int
     secure: bool
     agreed: str = ""
 
+    @property
+    def remaining_rounds(self) -> int:
+        """Rounds that are reserved and not charged yet."""
+        return self.reserved_rounds - self.charged
+
     @classmethod
     def from_row(cls, row: TallyRow) -> Tally:
         """Return the tally of a database row."""
-        experiment, terms, committed, charged, joined, secure = row
+        experiment, terms, reserved_rounds, charged, joined, secure = row
         return cls(
             experiment=experiment,
             terms=terms_from_json(terms),
-            committed=committed,
+            reserved_rounds=reserved_rounds,
             charged=charged,
             joined=joined,
             secure=bool(secure),

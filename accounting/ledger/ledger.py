@@ -1,10 +1,10 @@
 """The privacy ledger of one data set: durable, append-only, and never forgetful.
 
 All experiments and servers that ever touch the data set add up in one SQLite file. An experiment
-first *commits*: its planned rounds must fit the owner's budget on top of all that was charged and
-committed before. Then every round is *charged*, and the coin is flipped in the same transaction:
-what the coin said exists only once the charge is on disk. Charging the same round again returns the
-recorded coin and costs nothing.
+first *reserves* its planned rounds, which must fit the owner's budget on top of all that was
+charged and reserved before. Each round then *flips* a coin and is charged in the same transaction:
+what the coin said exists only once the charge is on disk. Flipping the coin of the same round again
+returns the recorded coin and costs nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.ledger import file as ledger_file
 from coinflower.accounting.ledger import rows as ledger_rows
-from coinflower.accounting.ledger.entries import Budget, Entry, Tally, terms_to_json
+from coinflower.accounting.ledger.entries import Budget, Entry, EntryKind, Tally, terms_to_json
 from coinflower.accounting.ledger.file import NOTHING_CHARGED, LedgerError
 from coinflower.accounting.ledger.open_file import OpenLedgerFile
 from coinflower.accounting.ledger.prices import Prices
@@ -26,7 +26,7 @@ from coinflower.accounting.ledger.statement import Statement, Statements
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 
-# A price is computed without holding up others; if they commit meanwhile, it is computed anew.
+# A price is computed without holding up others; if they reserve meanwhile, it is computed anew.
 _MOST_PRICINGS = 5
 
 
@@ -37,24 +37,32 @@ class BudgetExceededError(LedgerError):
 class Ledger(OpenLedgerFile):
     """An open ledger. Use `create` once per data set, `open` ever after."""
 
-    def commit(
-        self, experiment: str, terms: Analysis, rounds: int, budget: Budget, *, agreed: str = ""
+    def reserve(
+        self,
+        experiment: str,
+        terms: Analysis | Round,
+        rounds: int,
+        budget: Budget,
+        *,
+        agreed: str = "",
     ) -> None:
         """Reserve ``rounds`` rounds of ``terms`` for an experiment, if the budget allows them.
 
-        Committing again with the same terms is free; with more rounds it reserves the difference.
+        Reserving again with the same terms is free; with more rounds it reserves the difference.
 
         Args:
             experiment: Its name.
-            terms: What a round costs.
+            terms: What a round costs; of a `Round`, the certified price with a secret coin.
             rounds: How many are planned.
             budget: What the owner allows over all experiments.
             agreed: Everything that was agreed to, as a JSON object; kept with the entry.
 
         Raises:
-            BudgetExceededError: Charged, committed and new rounds together exceed the budget.
-            LedgerError: Terms that are no upper bound, or others than committed before.
+            BudgetExceededError: Charged, reserved and new rounds together exceed the budget.
+            LedgerError: Terms that are no upper bound, or others than reserved before.
         """
+        if isinstance(terms, Round):
+            terms = Certified(terms)
         validation.require_count("rounds", rounds, least=1)
         if not experiment:
             raise LedgerError("An experiment needs a name.")
@@ -76,14 +84,14 @@ class Ledger(OpenLedgerFile):
                     f"Experiment {experiment!r} is in this ledger with other terms "
                     f"({terms_to_json(tally.terms)}); a new experiment needs a new name."
                 )
-            committed = tally.committed if tally else 0
-            if rounds <= committed:
+            reserved = tally.reserved_rounds if tally else 0
+            if rounds <= reserved:
                 return
-            self._require_budget(seen, terms, rounds - committed, budget)
+            self._require_budget(seen, terms, rounds - reserved, budget)
             with self._transaction(NOTHING_CHARGED):
-                if _commitments(self.tallies()) != _commitments(seen):
+                if _reservations(self.tallies()) != _reservations(seen):
                     continue
-                self._append("commit", experiment, text, rounds=rounds)
+                self._append(EntryKind.RESERVE, experiment, text, rounds=rounds)
                 self._connection.execute(
                     "INSERT INTO tallies VALUES (?, ?, ?, 0, 0, ?) ON CONFLICT (experiment) DO "
                     "UPDATE SET terms = excluded.terms, committed = excluded.committed, "
@@ -96,25 +104,17 @@ class Ledger(OpenLedgerFile):
             f"were priced; ask again. {NOTHING_CHARGED}"
         )
 
-    def reserve(self, experiment: str, round_: Round, *, rounds: int, budget: Budget) -> None:
-        """Reserve ``rounds`` rounds with a secret coin each, if the budget allows; see `commit`."""
-        self.commit(experiment, Certified(round_), rounds, budget)
-
     def flip(self, experiment: str, round_: int) -> bool:
-        """Flip the coin of a round and return it; the charge is on disk by then. See `charge`."""
-        return self.charge(experiment, round_)
+        """Flip the coin of a round and return it; the charge is on disk by then. See `flip_all`."""
+        return self.flip_all(experiment, [round_])[0]
 
-    def charge(self, experiment: str, round_: int) -> bool:
-        """Charge one round and return its coin; see `charge_all`."""
-        return self.charge_all(experiment, [round_])[0]
-
-    def charge_all(self, experiment: str, rounds: Sequence[int]) -> list[bool]:
-        """Charge the rounds in one transaction and return their coins.
+    def flip_all(self, experiment: str, rounds: Sequence[int]) -> list[bool]:
+        """Flip the coins of the rounds, charge them in one transaction, and return the coins.
 
         A round that was charged before costs nothing and returns the coin recorded then.
 
         Raises:
-            BudgetExceededError: More rounds than the experiment committed.
+            BudgetExceededError: More rounds than the experiment reserved.
             LedgerError: The charge could not be made durable; no coin was flipped.
         """
         for round_ in rounds:
@@ -123,7 +123,7 @@ class Ledger(OpenLedgerFile):
             tally = ledger_rows.tally_of(self._connection, experiment)
             if tally is None:
                 raise BudgetExceededError(
-                    f"Experiment {experiment!r} committed no rounds to this ledger, so none may be "
+                    f"Experiment {experiment!r} reserved no rounds in this ledger, so none may be "
                     "charged."
                 )
             recorded = {
@@ -131,13 +131,13 @@ class Ledger(OpenLedgerFile):
                 for round_ in rounds
             }
             new = [round_ for round_, coin in recorded.items() if coin is None]
-            if tally.charged + len(new) > tally.committed:
+            if len(new) > tally.remaining_rounds:
                 raise BudgetExceededError(
-                    f"Experiment {experiment!r} committed {tally.committed} rounds, of which "
+                    f"Experiment {experiment!r} reserved {tally.reserved_rounds} rounds, of which "
                     f"{tally.charged} are charged; {len(new)} more are refused."
                 )
             for round_ in new:
-                recorded[round_] = self._charge(tally, round_)
+                recorded[round_] = self._flip(tally, round_)
             self._connection.execute(
                 "UPDATE tallies SET charged = charged + ?, joined = joined + ?, "
                 "secure = min(secure, ?) WHERE experiment = ?",
@@ -158,7 +158,7 @@ class Ledger(OpenLedgerFile):
                 raise LedgerError(f"Round {round_} of {experiment!r} was never charged.")
             if ledger_rows.was_answered(self._connection, experiment, round_):
                 return False
-            self._append("answer", experiment, terms_to_json(tally.terms), round_=round_)
+            self._append(EntryKind.ANSWER, experiment, terms_to_json(tally.terms), round_=round_)
             if self._coins.insecure:  # then so is the noise of the answer
                 self._connection.execute(
                     "UPDATE tallies SET secure = 0 WHERE experiment = ?", (experiment,)
@@ -166,13 +166,13 @@ class Ledger(OpenLedgerFile):
             return True
 
     def release(self, experiment: str) -> None:
-        """Give back the committed rounds that were not charged; what was charged stays."""
+        """Give back the reserved rounds that were not charged; what was charged stays."""
         with self._transaction("No round was given back."):
             tally = ledger_rows.tally_of(self._connection, experiment)
-            if tally is None or tally.committed == tally.charged:
+            if tally is None or not tally.remaining_rounds:
                 return
             text = terms_to_json(tally.terms)
-            self._append("release", experiment, text, rounds=tally.charged)
+            self._append(EntryKind.RELEASE, experiment, text, rounds=tally.charged)
             self._connection.execute(
                 "UPDATE tallies SET committed = charged WHERE experiment = ?", (experiment,)
             )
@@ -181,9 +181,9 @@ class Ledger(OpenLedgerFile):
         """Return ε at ``delta`` of every round ever charged."""
         return self.prices.spent(self.tallies(), delta)
 
-    def committed(self, delta: float) -> float:
-        """Return ε at ``delta`` once every committed round has been charged, too."""
-        return self.prices.committed(self.tallies(), delta)
+    def reserved_epsilon(self, delta: float) -> float:
+        """Return ε at ``delta`` once every reserved round has been charged, too."""
+        return self.prices.reserved_epsilon(self.tallies(), delta)
 
     def statement(self, delta: float, budget: Budget | None = None) -> Statement:
         """Return what all experiments add up to at ``delta``."""
@@ -216,10 +216,10 @@ class Ledger(OpenLedgerFile):
             rows = list(ledger_rows.entries(self._connection))
         yield from map(Entry.from_row, rows)
 
-    def _charge(self, tally: Tally, round_: int) -> bool:
+    def _flip(self, tally: Tally, round_: int) -> bool:
         coin = self._coins.coin(tally.terms.round.p)
         text = terms_to_json(tally.terms)
-        self._append("charge", tally.experiment, text, round_=round_, coin=coin)
+        self._append(EntryKind.FLIP, tally.experiment, text, round_=round_, coin=coin)
         return coin
 
     def _require_budget(
@@ -229,16 +229,16 @@ class Ledger(OpenLedgerFile):
             return
         if budget.epsilon == 0:
             raise BudgetExceededError("The budget is epsilon = 0: nothing may be spent.")
-        already = self.prices.committed(tallies, budget.delta)
+        already = self.prices.reserved_epsilon(tallies, budget.delta)
         raise BudgetExceededError(
             f"{rounds} rounds of {terms_to_json(terms)} do not fit: epsilon = "
-            f"{rounded_up(already, 6)} of {budget.epsilon:g} is spent or committed at "
+            f"{rounded_up(already, 6)} of {budget.epsilon:g} is spent or reserved at "
             f"delta = {budget.delta:g}."
         )
 
     def _append(
         self,
-        kind: str,
+        kind: EntryKind,
         experiment: str,
         terms: str,
         *,
@@ -259,9 +259,9 @@ class Ledger(OpenLedgerFile):
         ledger_rows.append(self._connection, self.path, values)
 
 
-def _commitments(tallies: Sequence[Tally]) -> list[tuple[str, Analysis, int]]:
+def _reservations(tallies: Sequence[Tally]) -> list[tuple[str, Analysis, int]]:
     """Return what a price depends on."""
-    return [(tally.experiment, tally.terms, tally.committed) for tally in tallies]
+    return [(tally.experiment, tally.terms, tally.reserved_rounds) for tally in tallies]
 
 
 def _differ(known: str, agreed: str) -> bool:

@@ -68,9 +68,13 @@ class Prices:
         open_ = [(tally.terms, tally.charged) for tally in tallies if not _is_settled(tally)]
         return self._epsilon(_settled(tallies), [], open_, delta)
 
-    def committed(self, tallies: Sequence[Tally], delta: float, *, more: Rounds = ()) -> float:
-        """Return ε of every round that was charged or committed, and of ``more``."""
-        open_ = [(tally.terms, tally.committed) for tally in tallies if not _is_settled(tally)]
+    def reserved_epsilon(
+        self, tallies: Sequence[Tally], delta: float, *, more: Rounds = ()
+    ) -> float:
+        """Return ε of every round that was charged or reserved, and of ``more``."""
+        open_ = [
+            (tally.terms, tally.reserved_rounds) for tally in tallies if not _is_settled(tally)
+        ]
         return self._epsilon(_settled(tallies), open_, more, delta)
 
     def after(self, rounds: Rounds, delta: float) -> float:
@@ -83,7 +87,7 @@ class Prices:
         """Return whether ``rounds`` more of ``terms`` would take a ledger beyond its budget."""
         if budget.epsilon == 0:
             return rounds > 0
-        price = self.committed(tallies, budget.delta, more=[(terms, rounds)])
+        price = self.reserved_epsilon(tallies, budget.delta, more=[(terms, rounds)])
         few = len({tally.terms for tally in tallies}) < FEW  # so few that nothing is ever folded
         return not price * (1 if few else 1 + KEPT_BACK) <= budget.epsilon
 
@@ -91,7 +95,7 @@ class Prices:
         self._read()
         counts = dict(merged([*settled, *open_, *more]))
         past: Past | None = None
-        for kind, rounds in (("settled", settled), ("committed", [*settled, *open_])):
+        for kind, rounds in (("settled", settled), ("reserved", [*settled, *open_])):
             past = self._folded((math.floor(math.log10(delta)), kind), rounds, past, counts)
         rest = past.rest_of(counts) if past else counts
         return epsilon_after(list(rest.items()), delta, past=past)
@@ -141,8 +145,8 @@ class Prices:
 
 
 def _is_settled(tally: Tally) -> bool:
-    """Whether all that was committed is charged: such rounds never leave the ledger."""
-    return tally.charged == tally.committed
+    """Whether all that was reserved is charged: such rounds never leave the ledger."""
+    return tally.remaining_rounds == 0
 
 
 def _settled(tallies: Sequence[Tally]) -> Rounds:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coinflower.accounting.ledger import file as ledger_file
-from coinflower.accounting.ledger.entries import COLUMNS, Tally, TallyRow
+from coinflower.accounting.ledger.entries import COLUMNS, EntryKind, Tally, TallyRow
 
 
 def read_about(connection: sqlite3.Connection, path: Path) -> dict[str, str]:
@@ -61,8 +61,8 @@ def tally_of(connection: sqlite3.Connection, experiment: str) -> Tally | None:
 def coin_of(connection: sqlite3.Connection, experiment: str, round_: int) -> bool | None:
     """Return the coin of a round, None if none was flipped."""
     row = connection.execute(
-        "SELECT coin FROM entries WHERE experiment = ? AND round = ? AND kind = 'charge'",
-        (experiment, round_),
+        "SELECT coin FROM entries WHERE experiment = ? AND round = ? AND kind = ?",
+        (experiment, round_, EntryKind.FLIP),
     ).fetchone()
     return None if row is None else bool(row[0])
 
@@ -70,8 +70,8 @@ def coin_of(connection: sqlite3.Connection, experiment: str, round_: int) -> boo
 def was_answered(connection: sqlite3.Connection, experiment: str, round_: int) -> bool:
     """Return whether a round was answered."""
     row = connection.execute(
-        "SELECT 1 FROM entries WHERE experiment = ? AND round = ? AND kind = 'answer'",
-        (experiment, round_),
+        "SELECT 1 FROM entries WHERE experiment = ? AND round = ? AND kind = ?",
+        (experiment, round_, EntryKind.ANSWER),
     ).fetchone()
     return row is not None
 

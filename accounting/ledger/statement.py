@@ -36,14 +36,14 @@ class Statement:
         delta: The δ of every ε.
         budget: What the owner allows in all; None if it is not known.
         spent: ε of all charged rounds.
-        committed: ε of all charged and reserved rounds.
+        reserved_epsilon: ε of all charged and reserved rounds.
     """
 
     tallies: Sequence[Tally]
     delta: float
     budget: Budget | None
     spent: float
-    committed: float
+    reserved_epsilon: float
 
     @property
     def rounds(self) -> int:
@@ -61,14 +61,14 @@ class Statement:
         return all(tally.secure for tally in self.tallies)
 
     @property
-    def committed_on_top(self) -> float:
+    def reserved_on_top(self) -> float:
         """What the reserved rounds add to what was spent."""
-        return max(0.0, self.committed - self.spent) if math.isfinite(self.spent) else 0.0
+        return max(0.0, self.reserved_epsilon - self.spent) if math.isfinite(self.spent) else 0.0
 
     @property
     def left(self) -> float | None:
         """What is neither spent nor reserved; below 0 if the budget was lowered since."""
-        return None if self.budget is None else self.budget.epsilon - self.committed
+        return None if self.budget is None else self.budget.epsilon - self.reserved_epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +94,6 @@ class Outlook:
     tally: Tally
     next_round: float
     affordable_rounds: int | None
-
-    @property
-    def committed_rounds(self) -> int:
-        """Rounds that are reserved and not charged yet."""
-        return self.tally.committed - self.tally.charged
 
 
 class Statements:
@@ -126,7 +121,7 @@ class Statements:
                 delta=delta,
                 budget=budget,
                 spent=self._prices.spent(tallies, delta),
-                committed=self._prices.committed(tallies, delta),
+                reserved_epsilon=self._prices.reserved_epsilon(tallies, delta),
             )
 
     def alone(self, latest_first: Sequence[Tally], delta: float) -> dict[str, float | None]:
@@ -163,22 +158,22 @@ class Statements:
     def _affordable(self, stated: Statement, tally: Tally) -> int:
         budget = stated.budget
         assert budget is not None
-        if not self._prices.committed(stated.tallies, budget.delta) <= budget.epsilon:
+        if not self._prices.reserved_epsilon(stated.tallies, budget.delta) <= budget.epsilon:
             return 0
 
         def fits(more: int) -> bool:
             return not self._prices.would_exceed(stated.tallies, tally.terms, more, budget)
 
-        low, high = 0, max(1, tally.committed)
-        most = max(high, MOST_ROUNDS - tally.committed)
+        low, high = 0, max(1, tally.reserved_rounds)
+        most = max(high, MOST_ROUNDS - tally.reserved_rounds)
         while fits(high):
             if high == most:
-                return tally.committed - tally.charged + high
+                return tally.remaining_rounds + high
             low, high = high, min(2 * high, most)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
-        return tally.committed - tally.charged + low
+        return tally.remaining_rounds + low
 
     def curve(self, stated: Statement, charges: Sequence[str]) -> list[Point]:
         """Return ε over charged rounds by a few dozen points, from none to all.

@@ -2,7 +2,7 @@
 
 It stands in a table of the ledger's own file. So it is as durable as a charge, goes along when the
 file is moved or restored, and holds for every process that uses the ledger. A trigger keeps it: an
-entry that would commit, charge or answer a round that is stopped is refused by SQLite, in the very
+entry that would reserve, charge or answer a round that is stopped is refused by SQLite, in the very
 transaction that would have flipped the coin. Once a stop is on disk, no coin falls after it.
 
 An experiment is left by its name alone, the part of a ledger's key before the ``#``: a server that

@@ -10,7 +10,7 @@ from typing import Any
 
 from coinflower.accounting.ledger import file as ledger_file
 from coinflower.accounting.ledger import rows as ledger_rows
-from coinflower.accounting.ledger.entries import TallyRow
+from coinflower.accounting.ledger.entries import EntryKind, TallyRow
 from coinflower.accounting.ledger.layout import LOGGED_AHEAD, has_layout
 
 
@@ -59,18 +59,18 @@ def follow_chain(rows: Iterable[tuple[Any, ...]], start: str) -> Chain:
             raise ValueError(f"entry {row[0]} was changed, or one before it is missing")
         _, kind, experiment, _, written, rounds, coin, secure, *_ = row
         before = sums.get(experiment, (experiment, written, 0, 0, 0, 1))
-        _, terms, committed, charged, joined, was_secure = before
-        if kind == "charge":
+        _, terms, reserved, charged, joined, was_secure = before
+        if kind == EntryKind.FLIP:
             charged, joined = charged + 1, joined + coin
-        elif kind == "answer":
+        elif kind == EntryKind.ANSWER:
             seeded.update([] if secure else [experiment])
         else:
-            committed = rounds
-            # Only a commitment says what was agreed to.
-            terms = written if kind == "commit" else terms
-        if kind != "release":  # which takes no randomness
+            reserved = rounds
+            # Only a reservation says what was agreed to.
+            terms = written if kind == EntryKind.RESERVE else terms
+        if kind != EntryKind.RELEASE:  # which takes no randomness
             was_secure = min(was_secure, secure)
-        sums[experiment] = (experiment, terms, committed, charged, joined, was_secure)
+        sums[experiment] = (experiment, terms, reserved, charged, joined, was_secure)
     return Chain(entries=count, head=head, sums=sums, answered_with_seeds=frozenset(seeded))
 
 

@@ -24,15 +24,15 @@ COLOURS = 6
 
 
 def draw_gauge(figures: Figures) -> Markup:
-    """Return the budget as a bar: spent, committed, and the rest."""
+    """Return the budget as a bar: spent, reserved, and the rest."""
     assert figures.budget is not None
-    whole = max(figures.budget.epsilon, figures.committed) or 1.0
+    whole = max(figures.budget.epsilon, figures.reserved_epsilon) or 1.0
     spent = _share(figures.spent, whole)
-    committed = max(0.0, _share(figures.committed, whole) - spent)
+    reserved = max(0.0, _share(figures.reserved_epsilon, whole) - spent)
     words = (
         f"Of a budget of {rounded_down(figures.budget.epsilon)}, "
         f"{rounded_up(figures.spent)} is spent and "
-        f"{rounded_up(figures.committed_on_top)} more is committed."
+        f"{rounded_up(figures.reserved_on_top)} more is reserved."
     )
     parts = [
         Markup('<svg class="gauge" role="img" aria-label="{}" width="100%" height="32">').format(
@@ -44,7 +44,7 @@ def draw_gauge(figures: Figures) -> Markup:
             '<rect class="stripe" width="4" height="8"/></pattern></defs>'
         ),
         Markup('<rect class="free" width="100%" height="32" rx="6"/>'),
-        _bar("committed", spent, committed),
+        _bar("reserved", spent, reserved),
         _bar("spent", 0.0, spent),
     ]
     limit = _share(figures.budget.epsilon, whole)
@@ -68,15 +68,15 @@ def _bar(kind: str, start: float, width: float) -> Markup:
 
 
 def draw_curve(figures: Figures, experiments: Sequence[str]) -> Markup:
-    """Return ε over charged rounds, with what is committed and the budget as lines across.
+    """Return ε over charged rounds, with what is reserved and the budget as lines across.
 
     Args:
         figures: What to draw.
         experiments: All experiments in the order of their colours.
     """
     points = [point for point in figures.curve if math.isfinite(point.epsilon)]
-    lines = {"committed": figures.committed, "spent": figures.spent}
-    if figures.budget is not None and figures.budget.epsilon <= _FAR * figures.committed:
+    lines = {"reserved": figures.reserved_epsilon, "spent": figures.spent}
+    if figures.budget is not None and figures.budget.epsilon <= _FAR * figures.reserved_epsilon:
         lines["budget"] = figures.budget.epsilon
     top = max((value for value in lines.values() if math.isfinite(value)), default=0.0) or 1.0
     frame = _Frame(rounds=max(1, points[-1].rounds), epsilon=1.06 * top)
@@ -91,7 +91,7 @@ def draw_curve(figures: Figures, experiments: Sequence[str]) -> Markup:
         frame.axes(),
         *(
             frame.across(kind, lines[kind])
-            for kind in ("committed", "budget")
+            for kind in ("reserved", "budget")
             if kind in lines and math.isfinite(lines[kind])
         ),
         *(frame.strand(strand, experiments) for strand in _strands(points)),

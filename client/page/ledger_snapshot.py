@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coinflower.accounting.ledger.entries import Tally
+from coinflower.accounting.ledger.entries import EntryKind, Tally
 from coinflower.accounting.ledger.file import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.statement import Statements
@@ -105,7 +105,7 @@ def read_snapshot(path: Path, statements: Statements | None = None) -> LedgerSna
             # Taken out and put back, so that the one touched last comes last.
             first, _ = touched.pop(entry.experiment, (entry.at, entry.at))
             touched[entry.experiment] = (first, entry.at)
-            if entry.kind == "charge":
+            if entry.kind == EntryKind.FLIP:
                 charges.append(entry.experiment)
         statements = statements or Statements(ledger.prices)
         tallies = {tally.experiment: tally for tally in ledger.tallies()}

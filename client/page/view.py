@@ -55,7 +55,7 @@ class Subject:
             return []
         terms, left = self.participant.current, reading.snapshot.stops.left
         found = [] if terms is None else [terms.experiment]
-        found += [one.name for one in reading.snapshot.accounts if one.committed > one.charged]
+        found += [one.name for one in reading.snapshot.accounts if one.remaining_rounds > 0]
         return [name for name in dict.fromkeys(found) if name not in left]
 
 
@@ -109,7 +109,7 @@ def _row(
     if account.name in left:
         state = "left"
     else:
-        state = "enrolled" if account.committed > account.charged else "ended"
+        state = "enrolled" if account.remaining_rounds > 0 else "ended"
     return {
         "account": account,
         "epsilon": figures.by_experiment[account.experiment],

@@ -22,7 +22,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 import coinflower.client.app
-from coinflower.accounting.ledger.entries import Budget
+from coinflower.accounting.ledger.entries import Budget, EntryKind
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.experiments.audit.colluders import Colluder
 from coinflower.learning import SecureRandom, SeededRandom, build_model, flatten_parameters
@@ -261,7 +261,7 @@ def _charged_coins(path: Path) -> dict[int, bool]:
         return {
             entry.round: bool(entry.coin)
             for entry in ledger.history()
-            if entry.kind == "charge" and entry.round is not None
+            if entry.kind == EntryKind.FLIP and entry.round is not None
         }
 
 

@@ -149,7 +149,7 @@ def _way_to_coins(participant: Participant, terms: Terms) -> Flip:
     """Return how to get coins; in modes that reveal none, the ledger flips them as in any round."""
     if not terms.mode.answers_always:
         return participant.flip
-    return lambda terms, rounds: participant.ledger.charge_all(terms.ledger_key, rounds)
+    return lambda terms, rounds: participant.ledger.flip_all(terms.ledger_key, rounds)
 
 
 def _flip(terms: Terms, flip: Flip) -> npt.NDArray[np.bool_]:

@@ -147,10 +147,10 @@ def office(browser: Any, folder: Path) -> Iterator[Office]:
     )
     data = LocalData(inputs=np.zeros((3, 8, 8), np.float32), targets=np.zeros(3, np.int64))
     with Ledger.create(path, policy.data_set) as ledger:
-        ledger.commit(PILOT, pilot, 60, BUDGET)
-        ledger.charge_all(PILOT, range(1, 61))
-        ledger.commit(STUDY, study, 200, BUDGET)
-        ledger.charge_all(STUDY, range(1, 141))
+        ledger.reserve(PILOT, pilot, 60, BUDGET)
+        ledger.flip_all(PILOT, range(1, 61))
+        ledger.reserve(STUDY, study, 200, BUDGET)
+        ledger.flip_all(STUDY, range(1, 141))
         subject = Subject(
             reader=Reader(path=path),
             delta=DELTA,
@@ -166,12 +166,12 @@ def office(browser: Any, folder: Path) -> Iterator[Office]:
 
 def test_the_figures_on_the_page_are_the_ledgers(browser: Any, office: Office) -> None:
     browser.open(office.url)
-    spent, committed = office.ledger.spent(DELTA), office.ledger.committed(DELTA)
+    spent, reserved = office.ledger.spent(DELTA), office.ledger.reserved_epsilon(DELTA)
     assert browser.value("#spent") == spent
     assert browser.text("#spent") == rounded_up(spent)
-    assert browser.value("#committed") == committed - spent
-    assert browser.value("#left") == BUDGET.epsilon - committed
-    assert browser.text("#left") == rounded_down(BUDGET.epsilon - committed)
+    assert browser.value("#reserved") == reserved - spent
+    assert browser.value("#left") == BUDGET.epsilon - reserved
+    assert browser.text("#left") == rounded_down(BUDGET.epsilon - reserved)
     assert (browser.text("#played"), browser.text("#agreed")) == ("140", "60")
     affordable = int(browser.text("#affordable").replace(",", ""))
     terms = office.ledger.tallies()[0].terms
@@ -184,10 +184,10 @@ def test_the_figures_on_the_page_are_the_ledgers(browser: Any, office: Office) -
     assert rows == [[STUDY, 140], [PILOT, 60]]
     widths = browser.run(
         "const width = (kind) => document.querySelector(`.gauge .${kind}`).getBBox().width;"
-        "return ['spent', 'committed', 'free'].map(width)"
+        "return ['spent', 'reserved', 'free'].map(width)"
     )
     assert widths[0] / widths[2] == pytest.approx(spent / BUDGET.epsilon, abs=2e-3)
-    assert widths[1] / widths[2] == pytest.approx((committed - spent) / BUDGET.epsilon, abs=2e-3)
+    assert widths[1] / widths[2] == pytest.approx((reserved - spent) / BUDGET.epsilon, abs=2e-3)
     assert browser.text("#head") == office.ledger.verify().head
     browser.save_picture("page.png", width=1200)
 
@@ -198,10 +198,10 @@ def test_the_page_follows_the_ledger_without_taking_the_focus_away(
     browser.open(office.url)
     browser.run("window.mark = 1; document.querySelector('#control details').open = true")
     browser.run("document.querySelector('.danger').focus()")
-    office.ledger.charge(STUDY, 150)
+    office.ledger.flip(STUDY, 150)
     browser.wait(lambda: browser.text("#played") == "141")
     assert browser.value("#spent") == office.ledger.spent(DELTA)
-    office.ledger.commit("third#ef", office.ledger.tallies()[0].terms, 5, BUDGET)
+    office.ledger.reserve("third#ef", office.ledger.tallies()[0].terms, 5, BUDGET)
     browser.wait(lambda: "third" in browser.text("#control"))
     assert browser.run("return window.mark") == 1
     assert browser.run("return document.activeElement.className") == "danger"
@@ -213,7 +213,7 @@ def test_the_layout_holds_and_can_be_read_at_any_width(
     browser: Any, office: Office, tampered: bool
 ) -> None:
     longest = "long" * 16 + "#" + "ef" * 32
-    office.ledger.commit(longest, office.ledger.tallies()[0].terms, 5, BUDGET)
+    office.ledger.reserve(longest, office.ledger.tallies()[0].terms, 5, BUDGET)
     if tampered:
         office.tamper()
     browser.open(office.url)
@@ -260,7 +260,7 @@ def test_the_buttons_are_reached_and_pressed_by_keyboard(browser: Any, office: O
     browser.type(TAB, ENTER)
     browser.wait(lambda: "chest-x-ray" in read_stops(office.ledger.path).left)
     browser.wait(lambda: "left" in browser.text("tbody tr"))
-    assert [tally.committed for tally in office.ledger.tallies()] == [140, 60]
+    assert [tally.reserved_rounds for tally in office.ledger.tallies()] == [140, 60]
     assert browser.run("return document.querySelectorAll('details').length") == 0
 
 

@@ -83,10 +83,10 @@ def test_pause_resume_and_leave_take_effect_before_the_next_coin(
         browser.run("document.querySelector('details').open = true")
         browser.press(".danger")
         left = tally()
-        assert left.committed == left.charged > charged
+        assert left.reserved_rounds == left.charged > charged
         browser.wait(lambda: told(Refusal.LEFT))
         assert tally() == left
-        assert browser.value("#committed") == 0
+        assert browser.value("#reserved") == 0
         with Ledger.open(cluster.ledger(0), read_only=True) as ledger:
             assert browser.value("#spent") == ledger.spent(cluster.delta)
         browser.leave()

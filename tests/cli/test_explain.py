@@ -58,9 +58,9 @@ def ledger(tmp_path):
         yield opened
 
 
-def charge(ledger, experiment, cost, rounds, committed=None):
-    ledger.commit(experiment, cost, committed or rounds, BUDGET)
-    ledger.charge_all(experiment, range(1, rounds + 1))
+def charge(ledger, experiment, cost, rounds, reserved=None):
+    ledger.reserve(experiment, cost, reserved or rounds, BUDGET)
+    ledger.flip_all(experiment, range(1, rounds + 1))
 
 
 def write_policy(folder):
@@ -75,15 +75,15 @@ def write_policy(folder):
     )
 
 
-def test_spent_committed_and_left_are_the_ledgers(ledger, tmp_path):
-    charge(ledger, "heart#ab", COST, 3, committed=6)
+def test_spent_reserved_and_left_are_the_ledgers(ledger, tmp_path):
+    charge(ledger, "heart#ab", COST, 3, reserved=6)
     charge(
         ledger, "lung#cd", WeakClientSampling(Round(p=0.5, q=0.1, d=40, noise_multiplier=2.0)), 2
     )
     found = json.loads(call(ledger.path, "--policy", write_policy(tmp_path), "--json").stdout)
     assert found["epsilon"] == ledger.spent(1e-3)
-    assert found["committed_epsilon"] == ledger.committed(1e-3)
-    assert found["left_epsilon"] == 4.0 - ledger.committed(1e-3)
+    assert found["committed_epsilon"] == ledger.reserved_epsilon(1e-3)
+    assert found["left_epsilon"] == 4.0 - ledger.reserved_epsilon(1e-3)
     assert (found["rounds"], found["delta"], found["secure"]) == (5, 1e-3, True)
     text = told(ledger.path, "--policy", tmp_path / "policy.toml")
     assert (
@@ -92,8 +92,8 @@ def test_spent_committed_and_left_are_the_ledgers(ledger, tmp_path):
     )
     assert "heart: charged as certified" in text
     assert "lung: charged as wcs" in text
-    assert f"may bring it to ε ≤ {rounded_up(ledger.committed(1e-3))}" in text
-    assert f"ε = {rounded_down(found['left_epsilon'])} is neither spent nor committed" in text
+    assert f"may bring it to ε ≤ {rounded_up(ledger.reserved_epsilon(1e-3))}" in text
+    assert f"ε = {rounded_down(found['left_epsilon'])} is neither spent nor reserved" in text
 
 
 def test_it_says_what_is_protected_and_what_is_not(ledger):
@@ -115,8 +115,8 @@ def test_it_says_what_is_protected_and_what_is_not(ledger):
 def test_it_names_the_mode_of_an_experiment_and_whom_that_protects_against(ledger, mode):
     terms = make_terms(mode)
     cost = terms.round_cost(40)
-    ledger.commit(terms.ledger_key, cost, 2, BUDGET, agreed=terms.to_json())
-    ledger.charge(terms.ledger_key, 1)
+    ledger.reserve(terms.ledger_key, cost, 2, BUDGET, agreed=terms.to_json())
+    ledger.flip(terms.ledger_key, 1)
     found = json.loads(call(ledger.path, "--json").stdout)
     first, *caveats = found["sections"]["Who is protected against whom"]
     assert first == (
@@ -132,8 +132,8 @@ def test_a_mode_that_does_not_belong_to_the_experiment_is_not_believed(ledger):
     terms = make_terms(Mode.TRUSTED)
     lie = replace(terms, mode=Mode.UNTRUSTED).to_json()
     for key, agreed in ((terms.ledger_key, lie), ("lung#cd", '{"mode":"of another version"}')):
-        ledger.commit(key, terms.round_cost(40), 1, BUDGET, agreed=agreed)
-        ledger.charge(key, 1)
+        ledger.reserve(key, terms.round_cost(40), 1, BUDGET, agreed=agreed)
+        ledger.flip(key, 1)
     text = told(ledger.path)
     assert "heart, lung: charged as certified" in text
     assert "this ledger does not name the mode. In mode trusted it holds against" in text
@@ -166,11 +166,11 @@ def test_seeded_coins_void_what_follows(tmp_path):
 
 
 def test_a_loose_budget_is_called_hardly_any_protection(ledger):
-    ledger.commit(
+    ledger.reserve(
         "leak", OnlyLocalSampling(Round(p=1.0, q=1.0, d=40, noise_multiplier=0.2)), 1,
         Budget(epsilon=1e3, delta=1e-3),
     )  # fmt: skip
-    ledger.charge("leak", 1)
+    ledger.flip("leak", 1)
     assert "hardly any protection" in told(ledger.path)
 
 

@@ -29,8 +29,8 @@ def path(tmp_path):
     path = tmp_path / "a folder [red]" / "ledger.db"
     path.parent.mkdir()
     with Ledger.create(path, "ward 7") as ledger:
-        ledger.commit("trial [bold]", TERMS, 10, Budget(epsilon=50.0, delta=1e-5))
-        ledger.charge_all("trial [bold]", range(1, 5))
+        ledger.reserve("trial [bold]", TERMS, 10, Budget(epsilon=50.0, delta=1e-5))
+        ledger.flip_all("trial [bold]", range(1, 5))
     return path
 
 
@@ -125,7 +125,7 @@ def test_show_stamps_seeded_coins(tmp_path):
 
     path = tmp_path / "seeded.db"
     with Ledger.create(path, "x", coins=Seeded()) as ledger:
-        ledger.commit("trial", TERMS, 1, Budget(epsilon=50.0, delta=1e-5))
+        ledger.reserve("trial", TERMS, 1, Budget(epsilon=50.0, delta=1e-5))
     assert "INSECURE" in call("show", path)
     assert json.loads(call("show", path, "--json"))["secure"] is False
 
@@ -218,7 +218,7 @@ def test_a_witness_finds_a_ledger_that_was_set_back(path, tmp_path):
     older.write_bytes(path.read_bytes())
     assert "has seen the 5 entries" in call("witness", path, witness)
     with Ledger.open(path, witness=witness) as ledger:
-        ledger.charge("trial [bold]", 5)
+        ledger.flip("trial [bold]", 5)
     call("verify", path, "--witness", witness)
     assert_refused(run("verify", older, "--witness", witness), "was set back", witness)
     assert_refused(run("witness", older, witness), "was set back")
@@ -255,11 +255,11 @@ def test_a_pause_holds_until_it_is_resumed(path):
     assert json.loads(call("show", path, "--json"))["paused_since"] == since
     assert f"Paused since {since}" in call("show", path)
     with Ledger.open(path) as ledger, pytest.raises(LedgerError):
-        ledger.charge_all("trial [bold]", [5])
+        ledger.flip_all("trial [bold]", [5])
     assert "is resumed" in call("resume", path)
     assert json.loads(call("resume", path, "--json"))["was_paused"] is False
     with Ledger.open(path) as ledger:
-        ledger.charge_all("trial [bold]", [5])
+        ledger.flip_all("trial [bold]", [5])
 
 
 def test_an_experiment_is_left_for_good_and_only_on_purpose(path):
@@ -273,7 +273,7 @@ def test_an_experiment_is_left_for_good_and_only_on_purpose(path):
     assert list(shown["left"]) == ["trial [bold]"]
     assert (shown["rounds"], shown["experiments"][0]["committed_rounds"]) == (4, 4)
     with Ledger.open(path) as ledger, pytest.raises(LedgerError):
-        ledger.commit("trial [bold]#terms", TERMS, 1, Budget(epsilon=50.0, delta=1e-5))
+        ledger.reserve("trial [bold]#terms", TERMS, 1, Budget(epsilon=50.0, delta=1e-5))
 
 
 @pytest.mark.parametrize("command", [["pause"], ["resume"], ["leave", "trial", "--yes"]])

@@ -1,4 +1,4 @@
-"""The commands that open the owner's page, and the one that gives a stale commitment back."""
+"""The commands that open the owner's page, and the one that gives a stale reservation back."""
 
 import json
 import re
@@ -30,8 +30,8 @@ POLICY = policy_text(modes=["quiet"], budget={"epsilon": 30.0, "delta": 1e-3})
 def path(tmp_path):
     with Ledger.create(tmp_path / "ledger.db", "ward 7") as ledger:
         for experiment in ("trial#aa", "trial#ab", "other"):
-            ledger.commit(experiment, TERMS, 10, Budget(epsilon=50.0, delta=1e-5))
-        ledger.charge_all("trial#aa", range(1, 5))
+            ledger.reserve(experiment, TERMS, 10, Budget(epsilon=50.0, delta=1e-5))
+        ledger.flip_all("trial#aa", range(1, 5))
     (tmp_path / "policy.toml").write_text(POLICY)
     return tmp_path / "ledger.db"
 
@@ -40,23 +40,23 @@ def call(*arguments):
     return CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
 
 
-def committed(path):
+def reserved(path):
     with Ledger.open(path, read_only=True) as ledger:
-        return {tally.experiment: tally.committed for tally in ledger.tallies()}
+        return {tally.experiment: tally.reserved_rounds for tally in ledger.tallies()}
 
 
 @pytest.mark.parametrize("name", ["trial#aa", "trial#a", "o", "x"])
 def test_release_gives_back_one_experiment_that_the_name_tells_apart(path, name):
-    before = committed(path)
+    before = reserved(path)
     if name in ("trial#a", "x"):
         with pytest.raises(ValueError, match=r"experiment begins with .*trial#aa"):
             call("ledger", "release", path, name)
-        assert committed(path) == before
+        assert reserved(path) == before
     else:
         told = json.loads(call("ledger", "release", path, name, "--json").stdout)
         whole, left = {"o": ("other", 0), "trial#aa": ("trial#aa", 4)}[name]
         assert told == {"experiment": whole, "released_rounds": 10 - left}
-        assert committed(path) == {**before, whole: left}
+        assert reserved(path) == {**before, whole: left}
 
 
 def test_release_says_what_stays(path):

@@ -53,10 +53,10 @@ def test_policy_and_ledger_accept_the_terms_at_the_stated_epsilon(tmp_path, mode
     assert terms == made.terms
     policy.require(terms)
     with Ledger.create(tmp_path / "ledger.db", policy.data_set) as ledger:
-        ledger.commit(
+        ledger.reserve(
             terms.ledger_key, terms.round_cost(policy.declared_size), terms.rounds, policy.budget
         )
-        assert ledger.committed(policy.budget.delta) == made.epsilon
+        assert ledger.reserved_epsilon(policy.budget.delta) == made.epsilon
         assert made.epsilon <= policy.budget.epsilon
 
 
@@ -69,7 +69,7 @@ def test_the_noise_is_no_more_than_the_budget_asks_for(tmp_path):
         Ledger.create(tmp_path / "ledger.db", "ward") as ledger,
         pytest.raises(BudgetExceededError),
     ):
-        ledger.commit("weaker", less, 4, budget)
+        ledger.reserve("weaker", less, 4, budget)
 
 
 @pytest.mark.parametrize("weaker", [{"p": 0.6}, {"q": 0.9}, {"noise_multiplier": 0.1}])

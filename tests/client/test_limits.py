@@ -94,14 +94,14 @@ def test_a_price_that_is_no_figure_is_refused(
 
 
 @pytest.mark.parametrize("price", [math.nan, math.inf])
-def test_no_coin_falls_while_what_is_committed_has_no_figure(
+def test_no_coin_falls_while_what_is_reserved_has_no_figure(
     owner: Any, make_terms: Make, monkeypatch: pytest.MonkeyPatch, price: float
 ) -> None:
     terms = make_terms(Mode.TRUSTED)
     enrolled(owner.open(), terms)
     again = owner.open()
     monkeypatch.setattr("coinflower.accounting.ledger.prices.epsilon_after", lambda *_, **__: price)
-    with pytest.raises(Exception, match="is committed at delta"):
+    with pytest.raises(Exception, match="is reserved at delta"):
         again.flip(terms, [1])
     assert owner.entries("charge") == []
 

@@ -28,7 +28,7 @@ from tests.support.participants import (
 
 
 @pytest.mark.parametrize("mode", PRIVATE_MODES)
-def test_enrolment_commits_the_planned_rounds_and_notes_the_terms(
+def test_enrolment_reserves_the_planned_rounds_and_notes_the_terms(
     owner: Any, make_terms: Make, mode: Mode
 ) -> None:
     terms = make_terms(mode)
@@ -100,11 +100,11 @@ def test_a_budget_that_does_not_suffice_is_refused_before_anything_is_charged(
     assert owner.entries() == []
 
 
-def test_what_other_experiments_committed_counts(owner: Any, make_terms: Make) -> None:
+def test_what_other_experiments_reserved_counts(owner: Any, make_terms: Make) -> None:
     participant = enrolled(owner.open(), make_terms())
     with Ledger.open(owner.ledger) as ledger:
-        committed = ledger.committed(1e-5)
-    owner.change(budget={"epsilon": 1.2 * committed, "delta": 1e-5})
+        reserved = ledger.reserved_epsilon(1e-5)
+    owner.change(budget={"epsilon": 1.2 * reserved, "delta": 1e-5})
     participant = owner.open()
     participant.enrol(make_terms())
     other = make_terms(experiment="other")
@@ -253,7 +253,7 @@ class FaultyLedger:
         return getattr(self._ledger, name)
 
 
-@pytest.mark.parametrize("fails_at", ["charge_all", "claim_answer", "tallies"])
+@pytest.mark.parametrize("fails_at", ["flip_all", "claim_answer", "tallies"])
 @pytest.mark.parametrize("mode", [Mode.UNTRUSTED, Mode.LOCAL_ONLY])
 def test_if_the_ledger_fails_the_data_is_not_touched(
     owner: Any,
@@ -276,7 +276,7 @@ def test_if_the_ledger_fails_the_data_is_not_touched(
 def test_if_the_ledger_fails_no_coin_comes_out(owner: Any, make_terms: Make) -> None:
     terms = make_terms(Mode.TRUSTED)
     enrolled(owner.open(), terms).ledger.close()
-    participant = owner.open_with(ledger=FaultyLedger(Ledger.open(owner.ledger), "charge_all"))
+    participant = owner.open_with(ledger=FaultyLedger(Ledger.open(owner.ledger), "flip_all"))
     with pytest.raises(LedgerError, match="disk is full"):
         participant.flip(terms, [1])
 

@@ -100,8 +100,8 @@ def test_leaving_gives_back_what_was_not_played_and_is_for_good(
     spent = participant.ledger.spent(1e-5)
     participant.leave(terms.ledger_key)
     tallies = {tally.experiment: tally for tally in participant.ledger.tallies()}
-    assert tallies[terms.ledger_key].committed == tallies[terms.ledger_key].charged == 1
-    assert tallies[other.ledger_key].committed == 8
+    assert tallies[terms.ledger_key].reserved_rounds == tallies[terms.ledger_key].charged == 1
+    assert tallies[other.ledger_key].reserved_rounds == 8
     assert participant.ledger.spent(1e-5) == spent
     participant.gradient_sum(other, 1, weights)
     for client in (participant, owner.open()):
@@ -118,7 +118,7 @@ def test_an_experiment_that_was_left_is_refused_under_other_terms_too(
     participant = enrolled(owner, terms)
     participant.enrol(changed)
     participant.leave(terms.ledger_key)
-    assert [tally.committed for tally in participant.ledger.tallies()] == [0, 0]
+    assert [tally.reserved_rounds for tally in participant.ledger.tallies()] == [0, 0]
     for other in (changed, make_terms(rounds=7)):
         assert refusal_of(lambda: participant.enrol(other)) is Refusal.LEFT  # noqa: B023
         assert (
@@ -135,7 +135,7 @@ def test_leaving_that_was_cut_short_is_finished_at_the_next_start(
     ledger_stops.leave(owner.ledger, terms.ledger_key)
     owner.open()
     with Ledger.open(owner.ledger) as ledger:
-        assert [tally.committed for tally in ledger.tallies()] == [0]
+        assert [tally.reserved_rounds for tally in ledger.tallies()] == [0]
 
 
 def test_an_unreadable_ledger_refuses_instead_of_going_on(

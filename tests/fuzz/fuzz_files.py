@@ -33,11 +33,11 @@ class Files:
         self._work = folder / "work"
         ledger = self._sound / "ledger.db"
         with Ledger.create(ledger, "ward 7") as book:
-            book.commit("trial", ROUND, 100, Budget(epsilon=1e6, delta=1e-5))
-            book.charge_all("trial", range(1, 31))
+            book.reserve("trial", ROUND, 100, Budget(epsilon=1e6, delta=1e-5))
+            book.flip_all("trial", range(1, 31))
             for round_ in range(1, 20):
                 book.claim_answer("trial", round_)
-            book.commit("other", ROUND, 5, Budget(epsilon=1e6, delta=1e-5))
+            book.reserve("other", ROUND, 5, Budget(epsilon=1e6, delta=1e-5))
             book.release("other")
             self._history = list(book.history())
         self._coins = {e.round: e.coin for e in self._history if e.kind == "charge"}
@@ -89,10 +89,10 @@ class Files:
             return
         with ledger:
             assert list(ledger.history()) == self._history, "other entries than were written"
-            told = ledger.charge_all("trial", list(self._coins))
+            told = ledger.flip_all("trial", list(self._coins))
             assert told == list(self._coins.values()), "a coin was flipped twice"
             assert not ledger.claim_answer("trial", 1), "a round was answered twice"
-            ledger.charge("trial", 31)
+            ledger.flip("trial", 31)
             assert ledger.verify().entries == len(self._history) + 1
 
     def _load_checkpoint(self, content: bytes) -> None:

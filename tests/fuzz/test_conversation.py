@@ -88,7 +88,7 @@ class Conversation(RuleBasedStateMachine):
     @invariant()
     def the_ledger_is_sound_and_within_its_budget(self) -> None:
         with Ledger.open(self.ledger, read_only=True) as ledger:
-            assert ledger.committed(1e-5) <= 14.0
+            assert ledger.reserved_epsilon(1e-5) <= 14.0
             claimed = {(e.experiment, e.round) for e in ledger.history() if e.kind == "answer"}
         assert self.answered <= claimed
 

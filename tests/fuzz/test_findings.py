@@ -127,8 +127,8 @@ def test_a_key_with_a_compressed_point_is_refused_like_any_other(tmp_path: Path)
 def ledger(tmp_path: Path) -> Path:
     path = tmp_path / "ledger.db"
     with Ledger.create(path, "ward 7") as book:
-        book.commit("trial", ROUND, 100, Budget(epsilon=1e6, delta=1e-5))
-        book.charge_all("trial", range(1, 11))
+        book.reserve("trial", ROUND, 100, Budget(epsilon=1e6, delta=1e-5))
+        book.flip_all("trial", range(1, 11))
     return path
 
 

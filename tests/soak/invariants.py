@@ -108,17 +108,17 @@ def _read_book(protocol, policy_path, ledger_path, tells):
             entries = list(ledger.history())
             tallies = ledger.tallies()
             spent = ledger.spent(policy.budget.delta)
-            committed = ledger.committed(policy.budget.delta)
+            reserved = ledger.reserved_epsilon(policy.budget.delta)
     except LedgerError as error:
         protocol.expect(LEDGER, False, str(error))
         return None
     protocol.expect(LEDGER, True, "")
     epsilon = policy.budget.epsilon
-    for what, cost in (("spent", spent), ("committed", committed)):
+    for what, cost in (("spent", spent), ("reserved", reserved)):
         protocol.expect(BUDGET, cost <= epsilon, f"{name}: {what} {cost:.9g} of {epsilon:.9g}")
     for tally in tallies:
-        told = f"{name}: {tally.charged} of {tally.committed} committed rounds charged"
-        protocol.expect(BUDGET, tally.charged <= tally.committed, told)
+        told = f"{name}: {tally.charged} of {tally.reserved_rounds} reserved rounds charged"
+        protocol.expect(BUDGET, tally.charged <= tally.reserved_rounds, told)
     return read_entries(protocol, name, entries, tells)
 
 

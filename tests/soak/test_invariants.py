@@ -42,8 +42,8 @@ def cluster(tmp_path):
     for index, policy in enumerate(made.policies):
         with Ledger.open(made.ledger(index)) as ledger:
             cost = made.terms.round_cost(1000)
-            ledger.commit(key, cost, 5, Budget(epsilon=1e6, delta=1e-3))
-            coins = dict(zip(ROUNDS, ledger.charge_all(key, ROUNDS), strict=True))
+            ledger.reserve(key, cost, 5, Budget(epsilon=1e6, delta=1e-3))
+            coins = dict(zip(ROUNDS, ledger.flip_all(key, ROUNDS), strict=True))
             for round_, coin in coins.items():
                 lines += told(policy.stem, key, COINS, round_, coins=[coin])
                 if coin:
@@ -156,7 +156,7 @@ def test_a_coin_that_is_not_the_recorded_one_is_found(cluster):
 
 def test_a_sum_that_left_without_a_claim_is_found(cluster):
     with Ledger.open(cluster.ledger(0)) as ledger:
-        ledger.charge(cluster.terms.ledger_key, 4)
+        ledger.flip(cluster.terms.ledger_key, 4)
     extra = told("client-0", cluster.terms.ledger_key, SUM, 4)
     write_lines(cluster.folder / WITNESS, [*lines_of(cluster), *extra])
     assert violated(cluster) == {LEFT}

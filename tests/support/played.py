@@ -22,9 +22,9 @@ def play(cluster: Cluster, *, seeded: Collection[int] = ()) -> dict[int, list[bo
         with Ledger.open(cluster.ledger(index), coins=source) as ledger:
             cost = terms.round_cost(policy.declared_size)
             if cost is not None:
-                ledger.commit(terms.ledger_key, cost, terms.rounds, policy.budget)
+                ledger.reserve(terms.ledger_key, cost, terms.rounds, policy.budget)
                 rounds = range(1, terms.rounds + 1)
-                coins[index] = ledger.charge_all(terms.ledger_key, rounds)
+                coins[index] = ledger.flip_all(terms.ledger_key, rounds)
             else:
                 coins[index] = [True] * terms.rounds
     journal = Journal(cluster.server, insecure=cluster.insecure)

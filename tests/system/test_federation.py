@@ -104,8 +104,8 @@ def test_clients_that_may_not_take_part_stay_out_and_the_run_goes_on(federation,
     )
     exhausted = cluster.terms.round_cost(360)
     with Ledger.open(cluster.ledger(1)) as ledger:
-        ledger.commit("earlier", exhausted, 500, Budget(epsilon=1e6, delta=1e-3))
-        ledger.charge_all("earlier", range(1, 501))
+        ledger.reserve("earlier", exhausted, 500, Budget(epsilon=1e6, delta=1e-3))
+        ledger.flip_all("earlier", range(1, 501))
     run = federation(cluster)
     assert run.finish() is None
     charged = check_ledgers_without(cluster, 1)

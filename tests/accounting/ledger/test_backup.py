@@ -24,8 +24,8 @@ BUDGET = Budget(epsilon=1e6, delta=1e-5)
 def path(tmp_path):
     path = tmp_path / "ledger.db"
     with Ledger.create(path, "ward 7") as ledger:
-        ledger.commit("trial", TERMS, 100_000, BUDGET)
-        ledger.charge_all("trial", range(1, 11))
+        ledger.reserve("trial", TERMS, 100_000, BUDGET)
+        ledger.flip_all("trial", range(1, 11))
     return path
 
 
@@ -56,7 +56,7 @@ def test_a_backup_takes_no_charge_until_it_is_adopted(copy):
     assert copy.read_bytes() == before
     assert adopt(copy).startswith("20")
     with Ledger.open(copy) as ledger:
-        ledger.charge("trial", 11)
+        ledger.flip("trial", 11)
         assert ledger.caveat == ""
     with pytest.raises(LedgerError, match="is a ledger already"):
         adopt(copy)
@@ -111,7 +111,7 @@ import sys
 from coinflower.accounting.ledger.ledger import Ledger
 with Ledger.open(sys.argv[1]) as ledger:
     for round_ in range(11, 400):
-        ledger.charge("trial", round_)
+        ledger.flip("trial", round_)
         print(round_, flush=True)
 """
 

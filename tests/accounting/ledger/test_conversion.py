@@ -19,7 +19,7 @@ MADE = Path(__file__).parent / "format-1"
 
 @pytest.fixture(params=["closed.db", "killed.db"])
 def path(request, tmp_path):
-    """A commitment, ten charges, an answer and an experiment that was left."""
+    """A reservation, ten charges, an answer and an experiment that was left."""
     for part in MADE.glob(f"{request.param}*"):
         shutil.copy(part, tmp_path / part.name)
     return tmp_path / request.param
@@ -41,11 +41,11 @@ def test_an_older_ledger_keeps_all_it_has_and_takes_more(path):
     with Ledger.open(path) as ledger:
         assert list(ledger.history()) == before
         assert ledger.spent(1e-5) == spent > 0
-        assert ledger.charge_all("trial", range(1, 11)) == list(coins_of(ledger).values())
+        assert ledger.flip_all("trial", range(1, 11)) == list(coins_of(ledger).values())
         assert not ledger.claim_answer("trial", 1)
-        ledger.charge("trial", 11)
+        ledger.flip("trial", 11)
         with pytest.raises(LedgerError, match="stopped"):
-            ledger.commit("left", TERMS, 1, Budget(epsilon=1e6, delta=1e-5))
+            ledger.reserve("left", TERMS, 1, Budget(epsilon=1e6, delta=1e-5))
         copy = naked(path)
     with Ledger.open(copy, read_only=True) as alone:
         assert alone.verify().entries == 13
@@ -99,4 +99,4 @@ def test_the_owner_is_told_what_a_copy_of_the_older_kind_may_lack(path, caplog):
 def test_a_stop_can_be_made_before_a_conversion(path):
     ledger_stops.pause(path)
     with Ledger.open(path) as ledger, pytest.raises(LedgerError, match="stopped"):
-        ledger.charge("trial", 11)
+        ledger.flip("trial", 11)

@@ -29,7 +29,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 ledger = Ledger.open(sys.argv[1])
 round_ = 1
 while True:
-    ledger.charge("trial", round_)
+    ledger.flip("trial", round_)
     print(round_, flush=True)
     if round_ % 3 == 0:
         ledger.claim_answer("trial", round_)
@@ -48,7 +48,7 @@ def tmp_path():
 def path(tmp_path):
     path = tmp_path / "ledger.db"
     with Ledger.create(path, "ward 7") as ledger:
-        ledger.commit("trial", TERMS, 100_000, BUDGET)
+        ledger.reserve("trial", TERMS, 100_000, BUDGET)
     return path
 
 
@@ -138,7 +138,7 @@ def states_of(path, rounds):
     states = []
     with Ledger.open(path) as ledger:
         for round_ in range(1, rounds + 1):
-            ledger.charge("trial", round_)
+            ledger.flip("trial", round_)
             # Not read here: closing the file would give up SQLite's locks on it.
             subprocess.run(["cp", path, path.with_name("state")], check=True)
             states.append(path.with_name("state").read_bytes())

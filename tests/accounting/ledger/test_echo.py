@@ -20,7 +20,7 @@ BUDGET = Budget(epsilon=1e6, delta=1e-5)
 @pytest.fixture
 def ledger(tmp_path):
     with Ledger.create(tmp_path / "ledger.db", "ward 7") as ledger:
-        ledger.commit("trial", TERMS, 100_000, BUDGET)
+        ledger.reserve("trial", TERMS, 100_000, BUDGET)
         yield ledger
 
 
@@ -35,7 +35,7 @@ def older(ledger, tmp_path):
 @pytest.fixture
 def newest(older, ledger):
     with Ledger.open(ledger.path) as again:
-        again.charge("trial", 1)
+        again.flip("trial", 1)
         return again.echo()
 
 
@@ -46,7 +46,7 @@ def stopped(path):
 def test_every_echo_of_a_ledger_is_in_it_for_ever(ledger):
     echoes = [ledger.echo()]
     for round_ in range(1, 20):
-        ledger.charge("trial", round_)
+        ledger.flip("trial", round_)
         echoes.append(ledger.echo())
     for echo in [*echoes, NO_TOKEN, None]:
         ledger.heed(echo)
@@ -59,8 +59,8 @@ def test_an_older_copy_stops_for_good_before_another_coin(older, newest):
             ledger.heed(newest)
         for _ in range(2):
             for action in (
-                lambda: ledger.charge("trial", 1),
-                lambda: ledger.commit("other", TERMS, 1, BUDGET),
+                lambda: ledger.flip("trial", 1),
+                lambda: ledger.reserve("other", TERMS, 1, BUDGET),
             ):
                 with pytest.raises(LedgerError, match="stopped"):
                     action()
@@ -72,7 +72,7 @@ def test_an_older_copy_stops_for_good_before_another_coin(older, newest):
 
 def test_a_copy_that_went_on_by_itself_is_found_though_it_is_longer(older, newest):
     with Ledger.open(older) as ledger:
-        ledger.charge_all("trial", range(1, 50))
+        ledger.flip_all("trial", range(1, 50))
         with pytest.raises(SetBackError):
             ledger.heed(newest)
 
@@ -85,12 +85,12 @@ def test_nobody_but_the_ledger_can_make_an_echo(older, newest, caplog):
             ledger.heed(bytes(forged))
         assert "that this ledger never made" in caplog.text
         assert not stopped(older)
-        ledger.charge("trial", 1)
+        ledger.flip("trial", 1)
 
 
 def test_the_echo_of_another_ledger_is_ignored(ledger, tmp_path, caplog):
     with Ledger.create(tmp_path / "other.db", "ward 7") as other:
-        other.commit("trial", TERMS, 10, BUDGET)
+        other.reserve("trial", TERMS, 10, BUDGET)
         ledger.heed(other.echo())
     assert "echo of another ledger" in caplog.text
     assert not stopped(ledger.path)
@@ -104,7 +104,7 @@ def test_what_is_no_echo_is_ignored(ledger, echo):
 
 def test_echoes_have_one_length_and_never_repeat(ledger):
     few = {ledger.echo() for _ in range(200)}
-    ledger.charge_all("trial", range(1, 3000))
+    ledger.flip_all("trial", range(1, 3000))
     many = {ledger.echo() for _ in range(200)}
     assert {len(echo) for echo in few | many} == {TOKEN_BYTES}
     assert len({echo[NAME_BYTES:] for echo in few | many}) == 400
@@ -115,7 +115,7 @@ def test_a_backup_that_was_adopted_is_found_to_lack_rounds(ledger, tmp_path):
     from coinflower.accounting.ledger.backup import adopt, back_up
 
     back_up(ledger.path, tmp_path / "backup.db")
-    ledger.charge("trial", 1)
+    ledger.flip("trial", 1)
     adopt(tmp_path / "backup.db")
     with Ledger.open(tmp_path / "backup.db") as restored, pytest.raises(SetBackError):
         restored.heed(ledger.echo())

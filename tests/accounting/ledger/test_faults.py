@@ -26,8 +26,8 @@ BUDGET = Budget(epsilon=1e6, delta=1e-5)
 def path(tmp_path):
     path = tmp_path / "ledger.db"
     with Ledger.create(path, "ward 7") as ledger:
-        ledger.commit("trial", TERMS, 100_000, BUDGET)
-        ledger.charge_all("trial", range(1, 51))
+        ledger.reserve("trial", TERMS, 100_000, BUDGET)
+        ledger.flip_all("trial", range(1, 51))
     return path
 
 
@@ -37,7 +37,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 ledger = Ledger.open(sys.argv[1])
 round_ = int(sys.argv[2])
 while True:
-    coin = ledger.charge("trial", round_)
+    coin = ledger.flip("trial", round_)
     sys.stdout.write(f"{round_} {int(coin)}\\n")
     sys.stdout.flush()
     round_ += 1
@@ -73,7 +73,7 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_doubled(path):
         assert ledger.tallies()[0].charged == len(charged)
         # What was on disk but not yet told is at most one round a kill.
         assert len(recorded) - 50 - len(told) <= 8
-        repeated = {round_: int(ledger.charge("trial", round_)) for round_ in told}
+        repeated = {round_: int(ledger.flip("trial", round_)) for round_ in told}
         assert repeated == told
 
 
@@ -215,10 +215,10 @@ def test_a_full_disk_charges_nothing(path):
         ledger._connection.execute(f"PRAGMA max_page_count = {pages}")
         before = ledger.spent(1e-5)
         with pytest.raises(LedgerError, match="disk is full"):
-            ledger.charge_all("trial", range(51, 5000))
+            ledger.flip_all("trial", range(51, 5000))
         assert ledger.spent(1e-5) == before
         ledger._connection.execute("PRAGMA max_page_count = 1000000")
-        ledger.charge("trial", 51)
+        ledger.flip("trial", 51)
         assert ledger.verify().entries == 52
 
 
@@ -266,7 +266,7 @@ def test_a_file_that_may_not_grow_charges_nothing(path):
         "ledger = Ledger.open(sys.argv[1])\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
-        "try:\n    ledger.charge_all('trial', range(51, 5000))\n"
+        "try:\n    ledger.flip_all('trial', range(51, 5000))\n"
         "except LedgerError as error:\n    print('refused', error)\n"
     )
     done = subprocess.run(
@@ -287,7 +287,7 @@ def test_a_read_only_ledger_can_be_shown_but_not_charged(path):
         "import sys\nfrom coinflower.accounting.ledger.ledger import Ledger\n"
         "from coinflower.accounting.ledger.file import LedgerError\n"
         "shown = Ledger.open(sys.argv[1], read_only=True)\nprint(shown.tallies()[0].charged)\n"
-        "try:\n    Ledger.open(sys.argv[1]).charge('trial', 51)\n"
+        "try:\n    Ledger.open(sys.argv[1]).flip('trial', 51)\n"
         "except LedgerError as error:\n    print('refused', error)\n"
     )
     command = [sys.executable, "-c", code, str(path)]

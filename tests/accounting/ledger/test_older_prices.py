@@ -30,18 +30,18 @@ def ledger(tmp_path):
 
 def test_it_keeps_its_epsilon(ledger):
     assert ledger.spent(1e-5) == pytest.approx(SPENT, rel=1e-4)
-    assert ledger.committed(1e-5) == pytest.approx(RESERVED, rel=1e-4)
+    assert ledger.reserved_epsilon(1e-5) == pytest.approx(RESERVED, rel=1e-4)
     assert ledger.spent(1e-5) > epsilon_after(
         [(Certified(TRIAL), 10), (WeakClientSampling(Round(0.5, 0.1, 20, 2.0)), 5)], 1e-5
     )
 
 
 def test_an_experiment_goes_on_at_the_price_it_began_with(ledger):
-    ledger.charge_all("trial", range(1, 16))
-    ledger.commit("trial", Certified(TRIAL), 25, PLENTY)
+    ledger.flip_all("trial", range(1, 16))
+    ledger.reserve("trial", Certified(TRIAL), 25, PLENTY)
     (tally,) = (each for each in ledger.tallies() if each.experiment == "trial")
     assert tally.terms == CertifiedBySample(TRIAL)
-    assert (tally.committed, tally.charged) == (25, 15)
+    assert (tally.reserved_rounds, tally.charged) == (25, 15)
     assert {
         json.loads(entry.terms)["scheme"]
         for entry in ledger.history()
@@ -54,23 +54,23 @@ def test_its_older_price_counts_against_the_budget(ledger):
     rounds = [(CertifiedBySample(TRIAL), 40), (WeakClientSampling(Round(0.5, 0.1, 20, 2.0)), 5)]
     too_little = Budget(epsilon=epsilon_after(rounds, 1e-5) * 0.999, delta=1e-5)
     with pytest.raises(LedgerError, match="do not fit"):
-        ledger.commit("trial", Certified(TRIAL), 40, too_little)
+        ledger.reserve("trial", Certified(TRIAL), 40, too_little)
 
 
 def test_other_terms_are_still_refused(ledger):
     with pytest.raises(LedgerError, match="other terms"):
-        ledger.commit("trial", Certified(Round(0.5, 0.1, 21, 1.5)), 25, PLENTY)
+        ledger.reserve("trial", Certified(Round(0.5, 0.1, 21, 1.5)), 25, PLENTY)
     with pytest.raises(LedgerError, match="other terms"):
-        ledger.commit("trial", WeakClientSampling(TRIAL), 25, PLENTY)
+        ledger.reserve("trial", WeakClientSampling(TRIAL), 25, PLENTY)
     with pytest.raises(LedgerError, match="other terms"):
-        ledger.commit("trial", Certified(Round(0.5, 0.1, 20, 1.5, cap=2)), 25, PLENTY)
+        ledger.reserve("trial", Certified(Round(0.5, 0.1, 20, 1.5, cap=2)), 25, PLENTY)
 
 
 def test_a_new_experiment_is_charged_by_the_new_bound_under_its_own_name(ledger):
-    ledger.commit("new", Certified(TRIAL), 10, PLENTY)
-    ledger.commit("capped", Certified(Round(0.5, 0.1, 20, 1.5, cap=2)), 10, PLENTY)
-    ledger.charge_all("new", range(1, 11))
-    ledger.charge_all("capped", range(1, 11))
+    ledger.reserve("new", Certified(TRIAL), 10, PLENTY)
+    ledger.reserve("capped", Certified(Round(0.5, 0.1, 20, 1.5, cap=2)), 10, PLENTY)
+    ledger.flip_all("new", range(1, 11))
+    ledger.flip_all("capped", range(1, 11))
     told = {tally.experiment: json.loads(terms_to_json(tally.terms)) for tally in ledger.tallies()}
     assert told["new"]["scheme"] == told["capped"]["scheme"] == "one-crossing"
     assert "cap" not in told["new"]

@@ -23,8 +23,8 @@ def path(tmp_path):
     path = tmp_path / "place" / "ledger.db"
     path.parent.mkdir()
     with Ledger.create(path, "ward 7") as ledger:
-        ledger.commit("trial", TERMS, 1000, BUDGET)
-        ledger.charge("trial", 1)
+        ledger.reserve("trial", TERMS, 1000, BUDGET)
+        ledger.flip("trial", 1)
     return path
 
 
@@ -62,13 +62,13 @@ def move_the_folder(path):
 @pytest.mark.parametrize("change", [link, rename, replace, move_the_folder, os.unlink])
 def test_a_file_that_changes_under_a_running_client_takes_nothing_more(path, change):
     with Ledger.open(path) as ledger:
-        ledger.charge("trial", 2)
+        ledger.flip("trial", 2)
         change(path)
         for action in (
-            lambda: ledger.charge("trial", 3),
-            lambda: ledger.charge("trial", 1),
+            lambda: ledger.flip("trial", 3),
+            lambda: ledger.flip("trial", 1),
             lambda: ledger.claim_answer("trial", 1),
-            lambda: ledger.commit("trial", TERMS, 1001, BUDGET),
+            lambda: ledger.reserve("trial", TERMS, 1001, BUDGET),
         ):
             with pytest.raises(LedgerError, match=r"was moved, deleted or replaced|has 2 names"):
                 action()
@@ -89,7 +89,7 @@ def test_a_file_that_changes_while_it_is_opened_is_not_taken_for_another(path, c
     monkeypatch.setattr(ledger_file, "connect", connect)
     with pytest.raises(LedgerError):  # noqa: SIM117
         with Ledger.open(path) as ledger:
-            ledger.charge("trial", 2)
+            ledger.flip("trial", 2)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_file_that_changes_while_it_is_written_lets_no_coin_out(path, change, 
 
         ledger._coins.coin = change_and_flip
         with pytest.raises(LedgerError, match=sentence):
-            ledger.charge("trial", 2)
+            ledger.flip("trial", 2)
 
 
 CHARGE = """
@@ -113,7 +113,7 @@ import sys
 from coinflower.accounting.ledger.ledger import Ledger
 with Ledger.open(sys.argv[1]) as ledger:
     for round_ in range(2, 202):
-        print(int(ledger.charge("trial", round_)), int(ledger.claim_answer("trial", round_)))
+        print(int(ledger.flip("trial", round_)), int(ledger.claim_answer("trial", round_)))
 """
 
 
@@ -144,7 +144,7 @@ def test_a_link_that_is_turned_to_another_ledger_is_refused(path):
         link.unlink()
         link.symlink_to(path.with_name("second.db"))
         with pytest.raises(LedgerError, match="replaced"):
-            ledger.charge("trial", 2)
+            ledger.flip("trial", 2)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
@@ -172,17 +172,17 @@ OVERWRITE = "import sys\nopen(sys.argv[2], 'r+b').write(open(sys.argv[1], 'rb').
 def test_an_older_copy_that_is_written_over_the_file_of_a_running_client_is_refused(path):
     older = shutil.copy(path, path.with_name("older"))
     with Ledger.open(path) as ledger:
-        ledger.charge("trial", 2)
+        ledger.flip("trial", 2)
         ledger.claim_answer("trial", 2)
         # By another process: closing the file in this one would give up SQLite's locks.
         subprocess.run([sys.executable, "-c", OVERWRITE, older, path], check=True)
         for action in (
-            lambda: ledger.charge("trial", 2),
+            lambda: ledger.flip("trial", 2),
             lambda: ledger.claim_answer("trial", 1),
-            lambda: ledger.charge("trial", 3),
+            lambda: ledger.flip("trial", 3),
         ):
             with pytest.raises(LedgerError, match="was set back"):
                 action()
     with Ledger.open(path) as again, pytest.raises(LedgerError, match="stopped"):
-        again.charge("trial", 2)
+        again.flip("trial", 2)
     assert charged(path) == 1

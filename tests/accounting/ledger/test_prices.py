@@ -40,11 +40,11 @@ def terms(index: int) -> Analysis:
     )
 
 
-def tally(index: int, *, charged: int = 5, committed: int = 5) -> Tally:
+def tally(index: int, *, charged: int = 5, reserved_rounds: int = 5) -> Tally:
     return Tally(
         experiment=f"trial-{index:05}",
         terms=terms(index),
-        committed=committed,
+        reserved_rounds=reserved_rounds,
         charged=charged,
         joined=0,
         secure=True,
@@ -104,7 +104,7 @@ def test_few_experiments_are_priced_exactly(tmp_path):
     tallies = [tally(index) for index in range(FEW)]
     prices = Prices(tmp_path / "prices", "salt", writable=True)
     rounds = [(each.terms, 5) for each in tallies]
-    assert prices.committed(tallies, DELTA) == epsilon_after(rounds, DELTA)
+    assert prices.reserved_epsilon(tallies, DELTA) == epsilon_after(rounds, DELTA)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -113,7 +113,7 @@ def test_many_experiments_cost_at_most_a_hundredth_more_than_they_do(tmp_path, d
     tallies = [tally(index) for index in range(60)]
     prices = Prices(tmp_path / "prices", "salt", writable=True)
     exact = epsilon_after([(each.terms, 5) for each in tallies], delta)
-    for found in (prices.committed(tallies, delta), prices.spent(tallies, delta)):
+    for found in (prices.reserved_epsilon(tallies, delta), prices.spent(tallies, delta)):
         assert exact * (1 - 2e-3) <= found <= exact * 1.01
 
 
@@ -123,7 +123,7 @@ def test_pricing_one_more_does_not_grow_with_what_was_before(tmp_path, work):
     for count in range(1, 61):
         tallies = [tally(index) for index in range(count)]
         work.clear()
-        prices.committed(tallies, DELTA, more=[(terms(500 + count), 3)])
+        prices.reserved_epsilon(tallies, DELTA, more=[(terms(500 + count), 3)])
         done.append(len(work))
     # A fold of some and what was before it, then what is left, what was before and the new one;
     # each once a lattice, of which two may be tried.
@@ -133,29 +133,29 @@ def test_pricing_one_more_does_not_grow_with_what_was_before(tmp_path, work):
 
 def test_a_restart_does_not_price_the_past_again(tmp_path, work):
     tallies = [tally(index) for index in range(40)]
-    first = Prices(tmp_path / "prices", "salt", writable=True).committed(tallies, DELTA)
+    first = Prices(tmp_path / "prices", "salt", writable=True).reserved_epsilon(tallies, DELTA)
     work.clear()
     again = Prices(tmp_path / "prices", "salt", writable=True)
-    assert again.committed(tallies, DELTA) == first
+    assert again.reserved_epsilon(tallies, DELTA) == first
     assert len(work) <= 2 * (FEW + 1)
 
 
 def test_what_never_is_played_is_not_priced_again_and_again_either(tmp_path, work):
     prices = Prices(tmp_path / "prices", "salt", writable=True)
     open_ = [tally(index, charged=0) for index in range(40)]
-    prices.committed(open_, DELTA)
+    prices.reserved_epsilon(open_, DELTA)
     work.clear()
-    prices.committed([*open_, tally(41, charged=0)], DELTA)
+    prices.reserved_epsilon([*open_, tally(41, charged=0)], DELTA)
     assert len(work) <= 1 + FEW + 2 * (FEW + 2)
 
 
 def test_released_rounds_are_not_charged_by_what_was_kept(tmp_path):
     prices = Prices(tmp_path / "prices", "salt", writable=True)
-    tallies = [tally(index, charged=1, committed=50) for index in range(12)]
-    before = prices.committed(tallies, DELTA)
-    released = [tally(index, charged=1, committed=1) for index in range(12)]
+    tallies = [tally(index, charged=1, reserved_rounds=50) for index in range(12)]
+    before = prices.reserved_epsilon(tallies, DELTA)
+    released = [tally(index, charged=1, reserved_rounds=1) for index in range(12)]
     exact = epsilon_after([(each.terms, 1) for each in released], DELTA)
-    assert prices.committed(released, DELTA) <= exact * 1.01 < before
+    assert prices.reserved_epsilon(released, DELTA) <= exact * 1.01 < before
 
 
 @pytest.mark.parametrize(
@@ -171,22 +171,22 @@ def test_released_rounds_are_not_charged_by_what_was_kept(tmp_path):
 def test_a_file_that_was_not_written_here_is_not_believed(tmp_path, work, forge):
     path = tmp_path / "prices"
     tallies = [tally(index) for index in range(9)]
-    true = Prices(path, "salt", writable=True).committed(tallies, DELTA)
+    true = Prices(path, "salt", writable=True).reserved_epsilon(tallies, DELTA)
     path.write_bytes(forge(path.read_bytes()))
     work.clear()
-    assert Prices(path, "salt", writable=True).committed(tallies, DELTA) == true
+    assert Prices(path, "salt", writable=True).reserved_epsilon(tallies, DELTA) == true
     assert len(work) > 2 * (FEW + 1)  # it was all done again
 
 
 def test_prices_of_another_ledger_or_of_other_code_are_not_believed(tmp_path, work, monkeypatch):
     path = tmp_path / "prices"
     tallies = [tally(index) for index in range(9)]
-    Prices(path, "salt", writable=True).committed(tallies, DELTA)
+    Prices(path, "salt", writable=True).reserved_epsilon(tallies, DELTA)
     for salt, code in (("pepper", None), ("salt", "other")):
         if code:
             monkeypatch.setattr(ledger_prices, "_code", lambda: "other")
         work.clear()
-        Prices(path, salt, writable=False).committed(tallies, DELTA)
+        Prices(path, salt, writable=False).reserved_epsilon(tallies, DELTA)
         assert len(work) > 2 * (FEW + 1)
 
 
@@ -194,9 +194,11 @@ def test_prices_of_another_ledger_or_of_other_code_are_not_believed(tmp_path, wo
 def test_an_older_or_a_newer_file_beside_a_ledger_does_not_lower_its_price(tmp_path, kept):
     path = tmp_path / "prices"
     tallies = [tally(index) for index in range(20)]
-    Prices(path, "salt", writable=True).committed([tally(index) for index in range(kept)], DELTA)
+    Prices(path, "salt", writable=True).reserved_epsilon(
+        [tally(index) for index in range(kept)], DELTA
+    )
     exact = epsilon_after([(each.terms, 5) for each in tallies], DELTA)
-    for found in (Prices.committed, Prices.spent):
+    for found in (Prices.reserved_epsilon, Prices.spent):
         price = found(Prices(path, "salt", writable=False), tallies, DELTA)
         assert exact * (1 - 2e-3) <= price <= exact * 1.01
 
@@ -217,8 +219,8 @@ def test_a_mended_bound_is_other_code(tmp_path, module):
 
 def test_only_its_owner_reads_the_file_and_a_reader_writes_none(tmp_path):
     tallies = [tally(index) for index in range(9)]
-    Prices(tmp_path / "read", "salt", writable=False).committed(tallies, DELTA)
-    Prices(tmp_path / "written", "salt", writable=True).committed(tallies, DELTA)
+    Prices(tmp_path / "read", "salt", writable=False).reserved_epsilon(tallies, DELTA)
+    Prices(tmp_path / "written", "salt", writable=True).reserved_epsilon(tallies, DELTA)
     assert [path.name for path in tmp_path.iterdir()] == ["written"]
     assert (tmp_path / "written").stat().st_mode & 0o777 == 0o600
 
@@ -236,7 +238,7 @@ def test_what_was_folded_before_patience_ended_is_kept(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ledger_prices, "fold", impatient)
     with pytest.raises(patience.OutOfPatienceError):
-        prices.committed(tallies, DELTA)
+        prices.reserved_epsilon(tallies, DELTA)
     monkeypatch.setattr(ledger_prices, "fold", plain)
     kept = Prices(tmp_path / "prices", "salt", writable=True)
     kept._read()
@@ -249,41 +251,41 @@ def test_a_price_that_is_no_figure_exceeds_every_budget(tmp_path, monkeypatch, p
         monkeypatch.setattr(ledger_prices, "epsilon_after", lambda *_, **__: price)
         assert ledger.would_exceed(terms(0), 1, 1e300, DELTA)
         with pytest.raises(BudgetExceededError):
-            ledger.commit("trial", terms(0), 1, PLENTY)
+            ledger.reserve("trial", terms(0), 1, PLENTY)
 
 
-def test_others_who_commit_while_a_price_is_computed_are_counted(tmp_path, monkeypatch):
+def test_others_who_reserve_while_a_price_is_computed_are_counted(tmp_path, monkeypatch):
     path = tmp_path / "ledger.db"
     budget = Budget(epsilon=epsilon_after([(terms(0), 5), (terms(1), 5)], DELTA), delta=DELTA)
-    plain = Prices.committed
+    plain = Prices.reserved_epsilon
     with Ledger.create(path, "ward 7") as ledger, Ledger.open(path) as other:
 
         def slow(self, *args, **options):
             found = plain(self, *args, **options)
             if self is ledger.prices and not other.tallies():
-                other.commit("other", terms(1), 6, PLENTY)
+                other.reserve("other", terms(1), 6, PLENTY)
             return found
 
-        monkeypatch.setattr(Prices, "committed", slow)
+        monkeypatch.setattr(Prices, "reserved_epsilon", slow)
         with pytest.raises(BudgetExceededError):
-            ledger.commit("trial", terms(0), 5, budget)
+            ledger.reserve("trial", terms(0), 5, budget)
         assert [each.experiment for each in ledger.tallies()] == ["other"]
 
 
 def test_a_ledger_that_never_rests_is_given_up_after_a_few_prices(tmp_path, monkeypatch):
     path = tmp_path / "ledger.db"
-    plain, asked = Prices.committed, []
+    plain, asked = Prices.reserved_epsilon, []
     with Ledger.create(path, "ward 7") as ledger, Ledger.open(path) as other:
 
         def restless(self, *args, **options):
             asked.append(None)
             if self is ledger.prices:
-                other.commit(f"other-{len(asked)}", terms(1), 1, PLENTY)
+                other.reserve(f"other-{len(asked)}", terms(1), 1, PLENTY)
             return plain(self, *args, **options)
 
-        monkeypatch.setattr(Prices, "committed", restless)
+        monkeypatch.setattr(Prices, "reserved_epsilon", restless)
         with pytest.raises(LedgerError, match="changed by others 5 times"):
-            ledger.commit("trial", terms(0), 5, PLENTY)
+            ledger.reserve("trial", terms(0), 5, PLENTY)
         assert "trial" not in [each.experiment for each in ledger.tallies()]
 
 
@@ -298,7 +300,7 @@ def _price_slowly(path: Path, pricing: Any, go_on: Any) -> None:
     ledger_prices.epsilon_after = slow
     with Ledger.open(path) as ledger:
         try:
-            ledger.commit("slow", terms(0), 5, PLENTY)
+            ledger.reserve("slow", terms(0), 5, PLENTY)
         except LedgerError:
             raise SystemExit(3) from None
 
@@ -306,13 +308,13 @@ def _price_slowly(path: Path, pricing: Any, go_on: Any) -> None:
 def test_other_processes_and_a_pause_get_through_while_a_price_is_computed(tmp_path):
     path = tmp_path / "ledger.db"
     with Ledger.create(path, "ward 7") as ledger:
-        ledger.commit("quick", terms(1), 5, PLENTY)
+        ledger.reserve("quick", terms(1), 5, PLENTY)
         pricing, go_on = SPAWN.Event(), SPAWN.Event()
         process = SPAWN.Process(target=_price_slowly, args=(path, pricing, go_on))
         process.start()
         try:
             assert pricing.wait(60)
-            ledger.charge("quick", 1)
+            ledger.flip("quick", 1)
             ledger_stops.leave(path, "quick")
             ledger_stops.pause(path)
             assert ledger_stops.read_stops(path).paused_since

@@ -25,7 +25,7 @@ ROUNDS = 400
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "ledger.db"
     with Ledger.create(path, "ward 7") as ledger:
-        ledger.commit("trial", TERMS, ROUNDS, Budget(epsilon=1e6, delta=1e-5))
+        ledger.reserve("trial", TERMS, ROUNDS, Budget(epsilon=1e6, delta=1e-5))
     return path
 
 
@@ -33,7 +33,7 @@ def exit_code_of_child(ledger: Ledger) -> int:
     child = os.fork()
     if child == 0:
         try:
-            ledger.charge("trial", 1)
+            ledger.flip("trial", 1)
         except LedgerError as error:
             os._exit(7 if "before a fork" in str(error) else 8)
         os._exit(0)
@@ -44,7 +44,7 @@ def test_a_ledger_that_was_opened_before_a_fork_is_refused_after_it(path: Path) 
     with Ledger.open(path) as ledger:
         assert exit_code_of_child(ledger) == 7
         assert ledger.tallies()[0].charged == 0
-        ledger.charge("trial", 1)
+        ledger.flip("trial", 1)
         assert ledger.verify().entries == 2
 
 
@@ -52,7 +52,7 @@ CHARGE = """
 import sys
 from coinflower.accounting.ledger.ledger import Ledger
 with Ledger.open(sys.argv[1]) as ledger:
-    coins = ledger.charge_all("trial", range(1, int(sys.argv[2]) + 1))
+    coins = ledger.flip_all("trial", range(1, int(sys.argv[2]) + 1))
 print("".join("01"[coin] for coin in coins))
 """
 

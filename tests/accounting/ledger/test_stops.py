@@ -20,8 +20,8 @@ BUDGET = Budget(epsilon=50.0, delta=1e-5)
 @pytest.fixture
 def ledger(tmp_path):
     with Ledger.create(tmp_path / "ward7.db", "ward 7") as ledger:
-        ledger.commit("trial", TERMS, 10, BUDGET)
-        ledger.charge_all("trial", [1, 2])
+        ledger.reserve("trial", TERMS, 10, BUDGET)
+        ledger.flip_all("trial", [1, 2])
         yield ledger
 
 
@@ -36,12 +36,12 @@ def test_nothing_is_stopped_at_first_and_looking_leaves_the_file_as_it_is(ledger
 @pytest.mark.parametrize(
     "action",
     [
-        lambda ledger: ledger.charge("trial", 3),
+        lambda ledger: ledger.flip("trial", 3),
         lambda ledger: ledger.claim_answer("trial", 1),
-        lambda ledger: ledger.commit("trial", TERMS, 11, BUDGET),
-        lambda ledger: ledger.commit("another", TERMS, 1, BUDGET),
+        lambda ledger: ledger.reserve("trial", TERMS, 11, BUDGET),
+        lambda ledger: ledger.reserve("another", TERMS, 1, BUDGET),
     ],
-    ids=["charge", "answer", "commit more", "commit anew"],
+    ids=["flip", "answer", "reserve more", "reserve anew"],
 )
 def test_a_paused_ledger_that_is_open_elsewhere_takes_nothing(ledger, action):
     ledger_stops.pause(ledger.path)
@@ -62,17 +62,17 @@ def test_a_pause_keeps_when_it_began(ledger):
 
 
 def test_an_experiment_that_was_left_stays_left_and_others_go_on(ledger):
-    ledger.commit("another", TERMS, 5, BUDGET)
+    ledger.reserve("another", TERMS, 5, BUDGET)
     ledger_stops.leave(ledger.path, "trial")
     ledger_stops.pause(ledger.path)
     ledger_stops.resume(ledger.path)
     with pytest.raises(LedgerError, match="stopped"):
-        ledger.charge("trial", 3)
-    ledger.charge("another", 1)
+        ledger.flip("trial", 3)
+    ledger.flip("another", 1)
     ledger.release("trial")
     with pytest.raises(LedgerError, match="stopped"):
-        ledger.commit("trial", TERMS, 10, BUDGET)
-    assert {tally.experiment: tally.committed for tally in ledger.tallies()} == {
+        ledger.reserve("trial", TERMS, 10, BUDGET)
+    assert {tally.experiment: tally.reserved_rounds for tally in ledger.tallies()} == {
         "another": 5,
         "trial": 2,
     }
@@ -81,14 +81,14 @@ def test_an_experiment_that_was_left_stays_left_and_others_go_on(ledger):
 
 @pytest.mark.parametrize("left", ["study", "study#aa"])
 def test_an_experiment_is_left_under_all_its_terms_and_no_longer_name_goes_with_it(ledger, left):
-    ledger.commit("study#aa", TERMS, 2, BUDGET)
+    ledger.reserve("study#aa", TERMS, 2, BUDGET)
     ledger_stops.leave(ledger.path, left)
     assert list(ledger_stops.read_stops(ledger.path).left) == ["study"]
     for experiment in ("study", "study#aa", "study#bb"):
         with pytest.raises(LedgerError, match="stopped"):
-            ledger.commit(experiment, TERMS, 5, BUDGET)
+            ledger.reserve(experiment, TERMS, 5, BUDGET)
     for experiment in ("study-2#aa", "stud#aa", "trial"):
-        ledger.commit(experiment, TERMS, 11, BUDGET)
+        ledger.reserve(experiment, TERMS, 11, BUDGET)
 
 
 def test_a_stop_under_the_whole_key_holds_for_the_name(ledger):
@@ -100,7 +100,7 @@ def test_a_stop_under_the_whole_key_holds_for_the_name(ledger):
     outside.close()
     assert ledger_stops.read_stops(ledger.path).left == {"study": "long ago"}
     with pytest.raises(LedgerError, match="stopped"):
-        ledger.commit("study#bb", TERMS, 5, BUDGET)
+        ledger.reserve("study#bb", TERMS, 5, BUDGET)
 
 
 def test_stops_touch_neither_the_chain_nor_the_format(ledger):
@@ -126,18 +126,18 @@ def test_a_lost_table_of_stops_lets_nothing_through(ledger):
     outside.execute("DROP TABLE stops")
     outside.close()
     with pytest.raises(LedgerError, match="stops"):
-        ledger.charge("trial", 3)
+        ledger.flip("trial", 3)
 
 
 def test_once_a_pause_is_made_no_coin_falls_after_it(ledger):
     rounds = 100_000  # more than can be played while the pause waits for its turn
-    ledger.commit("trial", TERMS, rounds, Budget(epsilon=10_000.0, delta=1e-5))
+    ledger.reserve("trial", TERMS, rounds, Budget(epsilon=10_000.0, delta=1e-5))
     begun, refusals = threading.Event(), []
 
     def play():
         for round_ in range(3, rounds):
             try:
-                ledger.charge("trial", round_)
+                ledger.flip("trial", round_)
             except LedgerError as error:
                 refusals.append(str(error))
                 return

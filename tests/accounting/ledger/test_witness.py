@@ -26,7 +26,7 @@ def path(tmp_path):
     path = tmp_path / "disk" / "ledger.db"
     path.parent.mkdir()
     with Ledger.create(path, "ward 7") as ledger:
-        ledger.commit("trial", TERMS, 100_000, BUDGET)
+        ledger.reserve("trial", TERMS, 100_000, BUDGET)
     return path
 
 
@@ -42,11 +42,11 @@ def seen_by(witness):
 
 def test_a_restored_copy_is_refused_and_the_newer_one_goes_on(path, witness):
     with Ledger.open(path, witness=witness) as ledger:
-        ledger.charge("trial", 1)
+        ledger.flip("trial", 1)
         ledger.claim_answer("trial", 1)
     shutil.copytree(path.parent, path.parent.with_name("snapshot"))
     with Ledger.open(path, witness=witness) as ledger:
-        ledger.charge("trial", 2)
+        ledger.flip("trial", 2)
     path.parent.rename(path.parent.with_name("newer"))
     path.parent.with_name("snapshot").rename(path.parent)
     for _ in range(2):
@@ -59,17 +59,17 @@ def test_a_restored_copy_is_refused_and_the_newer_one_goes_on(path, witness):
     path.parent.rename(path.parent.with_name("older"))
     path.parent.with_name("newer").rename(path.parent)
     with Ledger.open(path, witness=witness) as ledger:
-        ledger.charge("trial", 3)
+        ledger.flip("trial", 3)
 
 
 def test_a_ledger_that_went_another_way_is_refused_though_it_is_longer(path, witness):
     with Ledger.open(path, witness=witness) as ledger:
-        ledger.charge("trial", 1)
+        ledger.flip("trial", 1)
     shutil.copy(path, path.with_name("copy.db"))
     with Ledger.open(path, witness=witness) as ledger:
-        ledger.charge("trial", 2)
+        ledger.flip("trial", 2)
     with Ledger.open(path.with_name("copy.db")) as ledger:
-        ledger.charge_all("trial", range(2, 50))
+        ledger.flip_all("trial", range(2, 50))
     with pytest.raises(LedgerError, match="was set back"):
         Ledger.open(path.with_name("copy.db"), witness=witness)
 
@@ -85,9 +85,9 @@ def test_a_fresh_ledger_is_not_that_of_the_witness(path, witness):
 def test_every_entry_is_seen_before_the_call_returns(path, witness):
     with Ledger.open(path, witness=witness) as ledger:
         for action in (
-            lambda: ledger.charge("trial", 1),
+            lambda: ledger.flip("trial", 1),
             lambda: ledger.claim_answer("trial", 1),
-            lambda: ledger.charge_all("trial", range(1, 30)),
+            lambda: ledger.flip_all("trial", range(1, 30)),
             lambda: ledger.release("trial"),
         ):
             action()
@@ -99,10 +99,10 @@ def test_a_witness_that_cannot_be_written_lets_no_coin_out_and_none_is_lost(path
         shutil.rmtree(witness.parent)
         for _ in range(2):
             with pytest.raises(LedgerError, match="stays charged; nothing leaves"):
-                ledger.charge("trial", 1)
+                ledger.flip("trial", 1)
         assert ledger.tallies()[0].charged == 1
         witness.parent.mkdir()
-        ledger.charge("trial", 1)  # recorded before, seen only now
+        ledger.flip("trial", 1)  # recorded before, seen only now
         assert seen_by(witness) == ledger.verify().entries == 2
 
 
@@ -139,7 +139,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 ledger = Ledger.open(sys.argv[1], witness=Path(sys.argv[2]))
 round_ = int(sys.argv[3])
 while True:
-    ledger.charge("trial", round_)
+    ledger.flip("trial", round_)
     print(round_, flush=True)
     round_ += 1
 """
@@ -160,7 +160,7 @@ def test_killed_at_random_moments_the_witness_knows_all_that_left_and_no_more(pa
         lines = [first, *worker.stdout.read().splitlines(keepends=True)]
         worker.wait()
         told = max(int(line) for line in lines if line.endswith("\n"))
-        assert seen_by(witness) >= told + 1  # and the commitment
+        assert seen_by(witness) >= told + 1  # and the reservation
         Ledger.open(path, witness=witness).close()
 
 

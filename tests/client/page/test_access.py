@@ -204,7 +204,7 @@ def test_only_experiments_of_this_client_can_be_left(
     assert press(page, "leave", data={"experiment": ""}).status_code == 404
     name = make_terms(Mode.QUIET).experiment
     assert press(page, "leave", data={"experiment": name}).status_code == 303
-    assert [tally.committed for tally in participant.ledger.tallies()] == [0]
+    assert [tally.reserved_rounds for tally in participant.ledger.tallies()] == [0]
     assert press(page, "leave", data={"experiment": name}).status_code == 404
 
 
@@ -235,7 +235,7 @@ def test_names_in_the_ledger_are_never_taken_for_html(owner: Any, make_terms: Ma
     cost = make_terms(Mode.QUIET).round_cost(30)
     assert cost is not None
     with Ledger.open(owner.ledger) as ledger:
-        ledger.commit("<script>alert(1)</script>", cost, 2, owner.open().policy.budget)
+        ledger.reserve("<script>alert(1)</script>", cost, 2, owner.open().policy.budget)
     with serving(owner.open()) as server:
         text = get(server).text
     assert "<script>alert" not in text

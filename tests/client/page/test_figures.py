@@ -35,18 +35,18 @@ SECOND = WeakClientSampling(Round(p=0.3, q=0.1, d=20, noise_multiplier=2.0))
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with Ledger.create(tmp_path / "ward7.db", "ward 7") as ledger:
-        ledger.commit("second#b", SECOND, 9, BUDGET)
-        ledger.commit("first#a", FIRST, 12, BUDGET)
-        ledger.charge_all("first#a", range(1, 5))
-        ledger.charge_all("second#b", range(1, 4))
+        ledger.reserve("second#b", SECOND, 9, BUDGET)
+        ledger.reserve("first#a", FIRST, 12, BUDGET)
+        ledger.flip_all("first#a", range(1, 5))
+        ledger.flip_all("second#b", range(1, 4))
         yield ledger
 
 
-def test_spent_and_committed_are_the_ledgers_own(ledger: Ledger) -> None:
+def test_spent_and_reserved_are_the_ledgers_own(ledger: Ledger) -> None:
     figures = work_out(read_snapshot(ledger.path), delta=DELTA, budget=BUDGET)
     assert figures.spent == ledger.spent(DELTA)
-    assert figures.committed == ledger.committed(DELTA)
-    assert figures.left == BUDGET.epsilon - ledger.committed(DELTA)
+    assert figures.reserved_epsilon == ledger.reserved_epsilon(DELTA)
+    assert figures.left == BUDGET.epsilon - ledger.reserved_epsilon(DELTA)
     assert figures.by_experiment == {
         "first#a": epsilon_after([(FIRST, 4)], DELTA),
         "second#b": epsilon_after([(SECOND, 3)], DELTA),
@@ -77,7 +77,7 @@ def test_one_more_round_costs_what_the_ledger_then_shows(
     outlook = work_out(read_snapshot(ledger.path), delta=DELTA, current=current).outlook
     assert outlook is not None
     assert outlook.tally.experiment == (current or "second#b")
-    ledger.charge(outlook.tally.experiment, 9)
+    ledger.flip(outlook.tally.experiment, 9)
     assert outlook.next_round == ledger.spent(DELTA) - before > 0
     assert outlook.affordable_rounds is None
 
@@ -86,9 +86,9 @@ def test_the_rounds_that_fit_are_those_that_the_ledger_would_allow(ledger: Ledge
     figures = work_out(read_snapshot(ledger.path), delta=DELTA, budget=BUDGET, current="first#a")
     outlook = figures.outlook
     assert outlook is not None
-    assert outlook.committed_rounds == 8
+    assert outlook.tally.remaining_rounds == 8
     assert outlook.affordable_rounds is not None
-    more = outlook.affordable_rounds - outlook.committed_rounds
+    more = outlook.affordable_rounds - outlook.tally.remaining_rounds
     assert more > 0
     assert not ledger.would_exceed(FIRST, more, BUDGET.epsilon, DELTA)
     assert ledger.would_exceed(FIRST, more + 1, BUDGET.epsilon, DELTA)
@@ -118,8 +118,8 @@ def test_the_curve_ends_at_what_was_spent_and_changes_colour_with_the_experiment
 
 
 def test_a_long_history_is_drawn_by_few_points(ledger: Ledger) -> None:
-    ledger.commit("first#a", FIRST, 500, Budget(epsilon=100.0, delta=DELTA))
-    ledger.charge_all("first#a", range(5, 501))
+    ledger.reserve("first#a", FIRST, 500, Budget(epsilon=100.0, delta=DELTA))
+    ledger.flip_all("first#a", range(5, 501))
     figures = work_out(read_snapshot(ledger.path), delta=DELTA)
     rounds = [point.rounds for point in figures.curve]
     assert len(rounds) < 40
@@ -155,8 +155,8 @@ def test_a_ledger_with_many_experiments_is_shown_without_adding_up_all_of_them(
     with Ledger.create(tmp_path / "many.db", "many") as ledger:
         for index in range(25):
             terms = another(index)
-            ledger.commit(f"trial-{index:02}", terms, 3, budget)
-            ledger.charge_all(f"trial-{index:02}", [1, 2])
+            ledger.reserve(f"trial-{index:02}", terms, 3, budget)
+            ledger.flip_all(f"trial-{index:02}", [1, 2])
         path = ledger.path
         reader = Reader(path=path)
         compositions.clear()
@@ -164,12 +164,12 @@ def test_a_ledger_with_many_experiments_is_shown_without_adding_up_all_of_them(
         assert snapshot is not None
         figures = work_out(snapshot, delta=DELTA)
         assert figures.spent == ledger.spent(DELTA)
-        assert figures.committed == ledger.committed(DELTA)
+        assert figures.reserved_epsilon == ledger.reserved_epsilon(DELTA)
         assert compositions.total() < 2 * 25 / 2  # a few a figure, not a few an experiment
         priced = [name for name, epsilon in figures.by_experiment.items() if epsilon is not None]
         assert sorted(priced) == [f"trial-{index}" for index in range(20, 25)]
         assert figures.curve == []
-        ledger.charge("trial-24", 3)
+        ledger.flip("trial-24", 3)
         compositions.clear()
         snapshot = reader.look(now=True).snapshot
         assert snapshot is not None
@@ -184,8 +184,8 @@ def test_a_curve_over_different_terms_is_worked_out_once_and_ends_at_what_was_sp
     budget = Budget(epsilon=1e3, delta=DELTA)
     with Ledger.create(tmp_path / "many.db", "many") as ledger:
         for index in range(9):
-            ledger.commit(f"e{index}", another(index), 2, budget)
-            ledger.charge_all(f"e{index}", [1, 2])
+            ledger.reserve(f"e{index}", another(index), 2, budget)
+            ledger.flip_all(f"e{index}", [1, 2])
         snapshot = read_snapshot(ledger.path)
         curve = work_out(snapshot, delta=DELTA).curve
         assert [point.rounds for point in curve] == list(range(19))
@@ -199,7 +199,7 @@ def test_a_curve_over_different_terms_is_worked_out_once_and_ends_at_what_was_sp
             assert point.epsilon == pytest.approx(exact, rel=0.01)
         compositions.clear()
         assert work_out(snapshot, delta=DELTA).curve == curve
-        assert compositions.total() <= 3  # spent, committed, one round more
+        assert compositions.total() <= 3  # spent, reserved, one round more
 
 
 def test_an_empty_ledger_has_figures_too(tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ def test_spent_is_rounded_up_and_left_is_rounded_down(value: float, up: str, dow
 def test_certified_rounds_are_charged_on_the_page_as_in_the_ledger(tmp_path: Path) -> None:
     terms = Certified(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
     with Ledger.create(tmp_path / "c.db", "c") as ledger:
-        ledger.commit("trial", terms, 3, Budget(epsilon=50.0, delta=DELTA))
-        ledger.charge_all("trial", [1, 2])
+        ledger.reserve("trial", terms, 3, Budget(epsilon=50.0, delta=DELTA))
+        ledger.flip_all("trial", [1, 2])
         assert work_out(read_snapshot(ledger.path), delta=DELTA).spent == ledger.spent(DELTA)
 
 
@@ -247,7 +247,7 @@ def test_a_ledger_that_did_not_change_is_not_read_again(
     reader = Reader(path=ledger.path)
     versions = {reader.look().version for _ in range(20)}
     assert (len(readings), len(versions)) == (1, 1)
-    ledger.charge("first#a", 5)
+    ledger.flip("first#a", 5)
     os.utime(ledger.path, (1, 1))
     versions |= {reader.look().version for _ in range(20)}
     assert (len(readings), len(versions)) == (2, 2)
@@ -262,7 +262,7 @@ def test_reading_that_takes_long_is_not_done_all_the_time(
     monkeypatch.setattr(coinflower.client.page.ledger_snapshot, "_EASE", 1e9)
     reader = Reader(path=ledger.path)
     before = reader.look()
-    ledger.charge("first#a", 5)
+    ledger.flip("first#a", 5)
     assert reader.look() is before
     assert reader.look(now=True) is not before
 
