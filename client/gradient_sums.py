@@ -13,6 +13,7 @@ from coinflower.client.data import LocalData
 from coinflower.client.model import build_fitting_model
 from coinflower.learning import (
     Randomness,
+    capped_sum,
     clipped_gradient_sum,
     count_parameters,
     load_parameters,
@@ -51,11 +52,15 @@ class GradientSums:
         return self._model
 
     def sampled_sum(self, terms: Terms, model: nn.Module, weights: Vector) -> Vector:
-        """Return the sum over a fresh sample; no single record shows as an error."""
+        """Return the sum over a fresh sample, clipped as a whole if the terms have a cap."""
         load_parameters(model, weights)
         rows = self._randomness.sample_indices(len(self.data), terms.q)
         # A label that the model does not know counts as zero: an error would reveal the label.
         rows = rows[self.data.targets[rows] < terms.classes]
+        return capped_sum(self._sum_without_errors(terms, model, rows), terms.cap_norm)
+
+    def _sum_without_errors(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
+        """Return the sum over the rows; no single record shows as an error."""
         try:
             return self._sum_over(terms, model, rows)
         except Exception:

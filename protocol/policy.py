@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from enum import Enum
@@ -14,7 +15,7 @@ from pydantic import Field
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.protocol.modes import Mode
-from coinflower.protocol.strict import Count, Index, Positive, Probability, Text, load, strict
+from coinflower.protocol.strict import Cap, Count, Index, Positive, Probability, Text, load, strict
 from coinflower.protocol.terms import Terms
 
 
@@ -26,6 +27,7 @@ class Refusal(Enum):
     PARTICIPATION = "The participation probability p is larger than this client allows."
     SAMPLING = "The sampling rate q is larger than this client allows."
     CLIPPING = "The clip norm is larger than this client allows."
+    CAP = "The cap on a client's sum is larger than this client allows, or there is none."
     NOISE = "The noise multiplier is smaller than this client allows."
     EXTENT = "The rounds, classes or parameters are more than this client allows."
     EXPERIMENTS = "This client takes part in no more experiments."
@@ -83,6 +85,7 @@ class Policy:
         largest_p: Largest participation probability.
         largest_q: Largest sampling rate.
         largest_clip_norm: Largest clip norm.
+        largest_cap: Largest cap on the whole sum, in clip norms; if infinite, none need be.
         least_noise_multiplier: Least noise multiplier.
         budget: What may be lost in all, over all experiments.
         most_rounds: Most rounds of one experiment.
@@ -108,6 +111,7 @@ class Policy:
     largest_clip_norm: Annotated[float, Field(gt=0)]
     least_noise_multiplier: Annotated[float, Field(ge=0)]
     budget: Budget
+    largest_cap: Cap = math.inf
     most_rounds: Count = 1_000_000
     most_rounds_per_invitation: Count = 10_000
     most_classes: Count = 10_000
@@ -153,6 +157,7 @@ class Policy:
             largest_p=terms.p,
             largest_q=terms.q,
             largest_clip_norm=terms.clip_norm,
+            largest_cap=terms.cap,
             least_noise_multiplier=terms.noise_multiplier,
             budget=budget,
             most_rounds=max(terms.rounds, cls.most_rounds),
@@ -200,6 +205,8 @@ class Policy:
         if terms.mode.is_private and not terms.clip_norm <= self.largest_clip_norm:
             detail = f"clip norm = {terms.clip_norm} > {self.largest_clip_norm}"
             raise RefusedError(Refusal.CLIPPING, detail)
+        if terms.mode.is_private and not terms.cap <= self.largest_cap:
+            raise RefusedError(Refusal.CAP, f"cap = {terms.cap} > {self.largest_cap}")
         if terms.mode.is_private and not terms.noise_multiplier >= self.least_noise_multiplier:
             detail = f"noise multiplier = {terms.noise_multiplier} < {self.least_noise_multiplier}"
             raise RefusedError(Refusal.NOISE, detail)

@@ -19,16 +19,25 @@ from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Tally
 from coinflower.accounting.mechanism import Round
 from coinflower.protocol.modes import Mode
-from coinflower.protocol.strict import Count, Positive, Probability, Text, decode, strict
+from coinflower.protocol.strict import (
+    Cap,
+    Count,
+    Positive,
+    Probability,
+    Text,
+    decode,
+    strict,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Terms come from the wire; beyond these, nobody's experiment is meant, and accounting takes ages.
 _MOST_JSON = 10_000
 _CLIP_NORMS = (1e-12, 1e12)
+_CAPS = (1.0, 1e12)
 _NOISE_MULTIPLIERS = (1e-6, 1e6)
 _PRICED_PROBABILITIES = (1e-9, 1.0)
 _PRICED_NOISE = (1e-3, 1e4)
-_REALS = ("p", "q", "clip_norm", "noise_multiplier", "learning_rate", "momentum")
+_REALS = ("p", "q", "clip_norm", "cap", "noise_multiplier", "learning_rate", "momentum")
 
 
 @strict
@@ -41,6 +50,8 @@ class Terms:
         p: Participation probability.
         q: Local sampling rate.
         clip_norm: Bound on each sample's gradient; infinite only without privacy.
+        cap: Bound on a client's whole sum, in clip norms; infinite, and left out where the terms
+            are written, for none.
         noise_multiplier: Noise over clip norm; 0 only without privacy.
         rounds: How many rounds are planned.
         rounds_per_invitation: How many coins one invitation asks for.
@@ -63,6 +74,7 @@ class Terms:
     classes: Annotated[int, Field(ge=2, le=100_000)]
     learning_rate: Positive
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    cap: Cap = math.inf
     rounds_per_invitation: Count = 1
     scheme: InitVar[str | None] = None
 
@@ -79,6 +91,7 @@ class Terms:
                 f"{self.rounds} rounds planned."
             )
         self._check_noise()
+        self._check_cap()
         if not self.mode.flips_coins and self.p != 1:
             raise UserError(f"p = {self.p} must be 1 in mode {self.mode}: everybody takes part.")
         if scheme not in (None, self._scheme_name):
@@ -100,6 +113,26 @@ class Terms:
                 "protects nothing; choose a private mode to add noise."
             )
 
+    def _check_cap(self) -> None:
+        if not self.is_capped:
+            return
+        _require_within("cap", self.cap, _CAPS)
+        if math.isinf(self.clip_norm):
+            raise UserError(
+                f"cap = {self.cap:g} counts clip norms, so the clip norm must be finite; leave out "
+                "the cap, or set a clip norm."
+            )
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether a client's whole sum is clipped, too."""
+        return math.isfinite(self.cap)
+
+    @property
+    def cap_norm(self) -> float:
+        """Largest norm of a client's sum; infinite without a cap."""
+        return self.cap * self.clip_norm
+
     @property
     def noise_std(self) -> float:
         """Standard deviation of the noise on each coordinate."""
@@ -117,7 +150,7 @@ class Terms:
         for field, value in (("p", self.p), ("q", self.q)):
             _require_within(field, value, _PRICED_PROBABILITIES)
         _require_within("noise_multiplier", self.noise_multiplier, _PRICED_NOISE)
-        return kind(Round(self.p, self.q, declared_size, self.noise_multiplier))
+        return kind(Round(self.p, self.q, declared_size, self.noise_multiplier, self.cap))
 
     @property
     def _scheme_name(self) -> str:
@@ -130,6 +163,9 @@ class Terms:
         fields.update({name: fields[name] + 0.0 for name in _REALS})
         if math.isinf(self.clip_norm):
             fields["clip_norm"] = "infinite"
+        if not self.is_capped:
+            # Terms from before there were caps keep their hash, and with it their experiment.
+            del fields["cap"]
         return fields
 
     @classmethod
