@@ -32,6 +32,7 @@ LIMITS: dict[str, Any] = {
     "declared_size": 100,
     "modes": ["trusted", "untrusted"],
     "largest_q": 0.1,
+    "largest_cap": 3.0,
     "least_noise_multiplier": 1.5,
     "budget": {"epsilon": 3.0, "delta": 1e-5},
 }
@@ -39,7 +40,7 @@ FILE = policy_fields(**LIMITS)
 
 
 def terms(**changes: Any) -> Terms:
-    return make_terms(**{"q": 0.1, "rounds": 20, **changes})
+    return make_terms(**{"q": 0.1, "rounds": 20, "cap": 3.0, **changes})
 
 
 def policy(**changes: Any) -> Policy:
@@ -60,7 +61,7 @@ def test_terms_exactly_at_the_limits_are_allowed() -> None:
 
 
 def test_stronger_terms_are_allowed() -> None:
-    policy().require(terms(p=0.4, q=0.05, clip_norm=0.5, noise_multiplier=2.0))
+    policy().require(terms(p=0.4, q=0.05, clip_norm=0.5, cap=1, noise_multiplier=2.0))
 
 
 WEAKER = [
@@ -70,6 +71,8 @@ WEAKER = [
     ({"p": 0.5000001}, Refusal.PARTICIPATION),
     ({"q": 0.1000001}, Refusal.SAMPLING),
     ({"clip_norm": 1.0000001}, Refusal.CLIPPING),
+    ({"cap": 3.0000001}, Refusal.CAP),
+    ({"cap": math.inf}, Refusal.CAP),
     ({"noise_multiplier": 1.4999999}, Refusal.NOISE),
     ({"model": "paper-cnn-2"}, Refusal.MODEL),
     ({"model": "os:system"}, Refusal.MODEL),
@@ -89,7 +92,7 @@ def test_anything_weaker_is_refused_with_its_reason(
 
 def test_without_privacy_p_and_q_still_bind_and_noise_does_not() -> None:
     open_minded = policy(modes=frozenset({Mode.NONE}))
-    bare = {"mode": Mode.NONE, "noise_multiplier": 0.0, "clip_norm": math.inf}
+    bare = {"mode": Mode.NONE, "noise_multiplier": 0.0, "clip_norm": math.inf, "cap": math.inf}
     open_minded.require(terms(**bare))
     with pytest.raises(RefusedError) as caught:
         open_minded.require(terms(**bare, p=0.6))
@@ -102,6 +105,7 @@ def test_without_privacy_p_and_q_still_bind_and_noise_does_not() -> None:
         ("p", Refusal.PARTICIPATION),
         ("q", Refusal.SAMPLING),
         ("clip_norm", Refusal.CLIPPING),
+        ("cap", Refusal.CAP),
         ("noise_multiplier", Refusal.NOISE),
         ("rounds", Refusal.EXTENT),
         ("rounds_per_invitation", Refusal.EXTENT),
@@ -116,7 +120,7 @@ def test_what_is_not_a_number_keeps_to_no_limit(field: str, refusal: Refusal) ->
     assert caught.value.refusal is refusal
 
 
-@pytest.mark.parametrize("field", ["largest_p", "largest_q", "largest_clip_norm"])
+@pytest.mark.parametrize("field", ["largest_p", "largest_q", "largest_clip_norm", "largest_cap"])
 def test_a_limit_that_is_not_a_number_allows_nothing(field: str) -> None:
     ours = policy()
     object.__setattr__(ours, field, math.nan)
@@ -242,6 +246,10 @@ def test_no_limit_has_a_silent_default(tmp_path: Path, key: str) -> None:
         ({"largest_clip_norm": 0}, "largest_clip_norm = 0 must be above 0"),
         ({"largest_clip_norm": math.nan}, "largest_clip_norm = nan must be above 0"),
         ({"largest_clip_norm": "big"}, "largest_clip_norm = 'big' must be a number"),
+        ({"largest_cap": 0.5}, "largest_cap = 0.5 must be at least 1"),
+        ({"largest_cap": math.nan}, "largest_cap = nan must be at least 1"),
+        ({"largest_cap": True}, "largest_cap = True must be a number"),
+        ({"largest_cap": "inf"}, "largest_cap = 'inf' must be a number"),
         ({"least_noise_multiplier": -1}, "least_noise_multiplier = -1 must be at least 0"),
         ({"least_noise_multiplier": math.nan}, "least_noise_multiplier = nan must be at least 0"),
         ({"most_rounds": 0}, "most_rounds = 0 must be at least 1"),
@@ -340,11 +348,11 @@ def test_a_witness_lies_where_the_policy_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", Mode)
-@pytest.mark.parametrize("rounds", [3, 20_000])
+@pytest.mark.parametrize(("rounds", "cap"), [(3, math.inf), (20_000, 2.5)])
 def test_a_policy_made_for_terms_is_read_back_and_allows_them_and_nothing_weaker(
-    tmp_path: Path, mode: Mode, rounds: int
+    tmp_path: Path, mode: Mode, rounds: int, cap: float
 ) -> None:
-    agreed = make_terms(mode, rounds=rounds, rounds_per_invitation=rounds)
+    agreed = make_terms(mode, rounds=rounds, rounds_per_invitation=rounds, cap=cap)
     made = Policy.for_terms(
         agreed,
         data_set='ward "7"',
@@ -365,6 +373,7 @@ def test_a_policy_made_for_terms_is_read_back_and_allows_them_and_nothing_weaker
     weaker: list[dict[str, Any]] = [{"q": 0.6}, {"model": "paper-cnn"}, {"classes": 10_001}]
     if mode.is_private:
         weaker += [{"clip_norm": 1.1}, {"noise_multiplier": 1.4}]
+        weaker += [{"cap": math.inf}, {"cap": 2.6}] if math.isfinite(cap) else []
     others = [make_terms(other) for other in Mode if other is not mode]
     for asked in (*others, *(replace(agreed, **change) for change in weaker)):
         with pytest.raises(RefusedError):

@@ -18,7 +18,7 @@ from coinflower.protocol.modes import PRIVATE_MODES, Mode, parse_mode
 from coinflower.protocol.terms import Terms
 from tests.support.builders import terms_fields
 
-PLAIN = terms_fields(q=0.1, rounds=20, learning_rate=0.5, momentum=0.9)
+PLAIN = terms_fields(q=0.1, rounds=20, learning_rate=0.5, momentum=0.9, cap=math.inf)
 PRIVATE = list(PRIVATE_MODES)
 
 
@@ -40,6 +40,7 @@ def any_terms(draw: st.DrawFn) -> Terms:
         p=1 if mode is Mode.LOCAL_ONLY else draw(unit()),
         q=draw(unit()),
         clip_norm=draw(st.floats(1e-12, 1e12) if mode.is_private else st.just(math.inf)),
+        cap=draw(st.just(math.inf) | st.floats(1, 1e12)) if mode.is_private else math.inf,
         noise_multiplier=draw(st.floats(1e-6, 1e6)) if mode.is_private else 0,
         rounds=rounds,
         rounds_per_invitation=draw(st.integers(1, rounds)),
@@ -91,6 +92,7 @@ def test_the_hash_is_the_same_today_and_tomorrow() -> None:
         ("p", 0.5000000000000001),
         ("q", 0.2),
         ("clip_norm", 2.0),
+        ("cap", 2.0),
         ("noise_multiplier", 1.4),
         ("rounds", 21),
         ("rounds_per_invitation", 5),
@@ -112,6 +114,31 @@ def test_every_field_is_among_those_that_change_the_hash() -> None:
 
 def test_equal_terms_have_equal_hashes() -> None:
     assert make(p=1, clip_norm=2, momentum=0).hash == make(p=1.0, clip_norm=2.0, momentum=-0.0).hash
+
+
+def test_terms_without_a_cap_say_nothing_of_caps() -> None:
+    assert "cap" not in make().to_json()
+    assert make(cap=2).to_fields()["cap"] == 2.0
+    assert make(cap=2).hash == make(cap=2.0).hash
+    assert Terms.from_json(make().to_json()).cap == math.inf
+
+
+@pytest.mark.parametrize("mode", PRIVATE)
+def test_every_private_mode_takes_a_cap_and_is_charged_with_it(mode: Mode) -> None:
+    terms = make(mode=mode, p=mode.usual_p, clip_norm=0.5, cap=3)
+    assert terms.cap_norm == 1.5
+    cost = terms.round_cost(70)
+    assert cost is not None
+    assert type(cost) is mode.scheme
+    assert cost.round == Round(mode.usual_p, 0.1, 70, 1.5, cap=3.0)
+
+
+def test_without_privacy_a_cap_is_kept_where_it_has_a_meaning() -> None:
+    bare: dict[str, Any] = {"mode": Mode.NONE, "noise_multiplier": 0}
+    assert make(**bare, cap=2).cap_norm == 2.0
+    assert make(**bare, clip_norm=math.inf).cap_norm == math.inf
+    with pytest.raises(ValueError, match="cap = 2 counts clip norms, so the clip norm must be"):
+        make(**bare, clip_norm=math.inf, cap=2)
 
 
 def test_the_ledger_key_holds_the_whole_hash() -> None:
@@ -172,6 +199,11 @@ def test_every_mode_says_who_adds_noise(
         ({"clip_norm": math.inf}, "clip_norm = inf must be a finite number above 0"),
         ({"clip_norm": math.nan}, "clip_norm = nan must be a finite number above 0"),
         ({"clip_norm": 1e-13}, "clip_norm = 1e-13 must lie in 1e-12 to 1e\\+12"),
+        ({"cap": 0.999}, "cap = 0.999 must be at least 1"),
+        ({"cap": -2.0}, "cap = -2.0 must be at least 1"),
+        ({"cap": -math.inf}, "cap = -inf must be at least 1"),
+        ({"cap": math.nan}, "cap = nan must be at least 1"),
+        ({"cap": 1e13}, "cap = 10000000000000.0 must lie in 1 to 1e\\+12"),
         ({"noise_multiplier": 0.0}, "noise_multiplier = 0.0 must be a finite number above 0"),
         ({"noise_multiplier": -1.0}, "noise_multiplier = -1.0 must be"),
         ({"noise_multiplier": 1e-7}, "noise_multiplier = 1e-07 must lie in 1e-06 to 1e\\+06"),
@@ -266,6 +298,11 @@ def test_another_scheme_than_the_modes_is_refused() -> None:
         ("mode", ["trusted"]),
         ("model", {"a": 1}),
         ("clip_norm", "inf"),
+        ("cap", "inf"),
+        ("cap", "infinite"),
+        ("cap", "2"),
+        ("cap", True),
+        ("cap", None),
         ("momentum", []),
     ],
 )

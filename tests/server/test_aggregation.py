@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Error, MetricRecord, RecordDict
 
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
-from coinflower.server.aggregation import RunningSum
+from coinflower.server.aggregation import RunningSum, largest_norm
 from tests.support.builders import make_terms
 from tests.support.builders import reply_of as reply
 
@@ -126,3 +126,35 @@ def test_however_many_clients_the_sum_holds_one_vector() -> None:
     assert held < 100_000
     assert most < 4 * 8 * length
     assert total.total[0] == clients
+
+
+@pytest.mark.parametrize("mode", [Mode.TRUSTED, Mode.COVERED, Mode.LOCAL_ONLY])
+def test_a_client_that_ignores_the_cap_is_dropped_and_named(
+    mode: Mode, caplog: pytest.LogCaptureFixture
+) -> None:
+    terms = make_terms(mode, q=1.0, clip_norm=0.5, cap=3.0)
+    total = RunningSum(terms, 2, dict.fromkeys([5, 6, 7], 1000))
+    total.add(reply(5, vector(1.5, 0)))
+    total.add(reply(6, vector(1.2, 0.95)))  # longer than 1.5
+    assert total.answered == {5}
+    assert total.dropped == {6}
+    assert total.total.tolist() == [1.5, 0]
+    assert "client 6 sent: more than its records of one round could add up to" in caplog.text
+    free = RunningSum(make_terms(mode, q=1.0, clip_norm=0.5), 2, {6: 1000})
+    free.add(reply(6, vector(1.2, 0.95)))
+    assert free.answered == {6}
+
+
+def test_a_cap_beyond_all_records_leaves_the_bound_as_it_is() -> None:
+    for mode in Mode:
+        if mode.is_private:
+            free, capped = make_terms(mode, q=0.1), make_terms(mode, q=0.1, cap=1e6)
+            assert largest_norm(capped, 1000, 50) == largest_norm(free, 1000, 50)
+
+
+@pytest.mark.parametrize("mode", [Mode.UNTRUSTED, Mode.QUIET])
+def test_where_clients_add_noise_the_cap_leaves_room_for_it(mode: Mode) -> None:
+    """The least bound that lets honest noise through: the cap, and s·(√n + 10)."""
+    terms = make_terms(mode, q=1.0, cap=2.0, noise_multiplier=3.0)
+    wanted = (2.0 + 3.0 * (10_000**0.5 + 10)) * (1 + 1e-3)
+    assert largest_norm(terms, 1000, 10_000) == pytest.approx(wanted, rel=1e-12)
