@@ -104,8 +104,9 @@ def cell_of(terms: Terms) -> float:
 def largest_norm(terms: Terms, declared_size: int, length: int) -> float:
     """Return the largest L2 norm that a client of that size can honestly send.
 
-    Each record adds at most the clip norm, and no sum is longer than the cap. Gaussian noise of standard deviation s on n coordinates
-    is longer than s·(√n + 10) with a probability of at most e⁻⁵⁰.
+    Each record adds at most the clip norm, and no sum is longer than the cap. Gaussian noise of
+    standard deviation s on n coordinates is longer than s·(√n + 10) with a probability of at most
+    e⁻⁵⁰.
     """
     norm = terms.clip_norm * min(most_samples(declared_size, terms.q), terms.cap)
     if terms.mode.client_adds_noise:
