@@ -9,12 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.baselines import WeakClientSampling
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.analyses.client_unit import WholeClient
 from coinflower.accounting.analyses.names import SCHEMES, analyses_of
 from coinflower.accounting.analyses.realised import Realised
 from coinflower.accounting.composition.calibration import least_sigma
 from coinflower.accounting.composition.compose import delta_after, epsilon_after
+from coinflower.accounting.composition.secrecy import secret_coin_pays, why_no_secret
 from coinflower.accounting.composition.tightness import (
     realised_delta_after,
     realised_epsilon_after,
@@ -69,6 +71,9 @@ def compare(
         **{"sigma": sigma, "epsilon": epsilon, "delta": delta, "rounds": rounds},
     }
     whole = _whole_client(round_, rounds, epsilon, delta)
+    pays = secret_coin_pays(
+        asked, hidden=values[Certified.name], seen=values[WeakClientSampling.name]
+    )
     kinds: dict[str, type[Analysis]] = {**SCHEMES, Realised.name: Realised}
     if as_json:
         rows = [
@@ -80,7 +85,8 @@ def compare(
             }
             for name, value in values.items()
         ]
-        print_json({**given, "asked": asked, "schemes": rows, "whole_client": whole})
+        told = {"schemes": rows, "whole_client": whole, "secret_coin_pays": pays}
+        print_json({**given, "asked": asked, **told})
         return
     known = ", ".join(
         f"{key} = {number(value)}" for key, value in given.items() if value is not None
@@ -99,6 +105,8 @@ def compare(
     )
     if whole is not None:
         say(f"And for the client as a whole, all its records at once: {asked} = {number(whole)}.")
+    if not pays:
+        say(why_no_secret(round_))
 
 
 def _whole_client(

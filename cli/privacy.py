@@ -12,6 +12,11 @@ from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.names import DEFAULT_SCHEME, SCHEMES, scheme_class
 from coinflower.accounting.composition.calibration import least_sigma, most_rounds
 from coinflower.accounting.composition.compose import delta_after, epsilon_after
+from coinflower.accounting.composition.secrecy import (
+    pays_in_delta,
+    pays_in_epsilon,
+    why_no_secret,
+)
 from coinflower.accounting.composition.tightness import realised_delta_after, realised_epsilon_after
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.plots import (
@@ -157,6 +162,7 @@ def _answer(
 ) -> None:
     """Print the figure asked for, with the lower bound beside it and a warning where due."""
     realised: dict[str, float] = {}
+    pays = True
     round_ = cost.round
     figures: dict[str, object] = {
         "epsilon": epsilon,
@@ -173,8 +179,11 @@ def _answer(
     if cost.hides_coin:
         if asked == "delta":
             realised["realised_delta"] = realised_delta_after(round_, rounds, epsilon)
+            pays = pays_in_delta(cost, rounds, epsilon)
         else:
             realised["realised_epsilon"] = realised_epsilon_after(round_, rounds, delta)
+            pays = pays_in_epsilon(cost, rounds, delta)
+        figures["secret_coin_pays"] = pays
     figures |= realised
     warning = warn_of_scheme(type(cost))
     if warning is not None:
@@ -193,3 +202,5 @@ def _answer(
                 f"A concrete data set is known to lose {unit} ≥ {lower_bound(realised[key])}: "
                 "the truth lies in between."
             )
+    if not pays:
+        say(why_no_secret(round_))

@@ -354,3 +354,33 @@ def test_every_option_and_argument_of_every_command_says_what_it_is():
     assert len(found) > 20
     unsaid = [(one.name, param.name) for one in found for param in one.params if not param.help]
     assert unsaid == []
+
+
+VISIBLE = "-p 0.1 -q 0.05 -d 500"
+HIDDEN = "-p 0.001 -q 0.1 -d 30"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "epsilon {} --sigma 1.3 --delta 1e-5 --rounds 1000",
+        "delta {} --sigma 1.2 --epsilon 2 --rounds 608",
+        "sigma {} --epsilon 2 --delta 1e-5 --rounds 1000",
+        "rounds {} --sigma 1.2 --epsilon 2 --delta 1e-5",
+        "compare {} --sigma 1.2 --delta 1e-5 --rounds 1000",
+        "compare {} --sigma 1.2 --epsilon 2 --rounds 608",
+    ],
+)
+def test_a_coin_whose_secrecy_buys_nothing_is_said_so(question):
+    shown = call(question.format(VISIBLE)).stdout
+    assert "Secrecy of the coin buys nothing here" in shown
+    assert figures(question.format("-p 1 -q 0.005 -d 500"))["secret_coin_pays"] is False
+    assert figures(f"{question.format(VISIBLE)} --cap 2")["secret_coin_pays"] is True
+
+
+def test_the_rounds_that_fit_are_compared_as_they_are():
+    found = figures(f"rounds {HIDDEN} --sigma 2 --epsilon 0.2 --delta 1e-6")
+    seen = figures(f"rounds {HIDDEN} --sigma 2 --epsilon 0.2 --delta 1e-6 --scheme wcs")
+    assert found["rounds"] > seen["rounds"]
+    assert found["secret_coin_pays"] is True
+    assert "secret_coin_pays" not in seen
