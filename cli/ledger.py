@@ -12,9 +12,8 @@ from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger import stops
 from coinflower.accounting.ledger.backup import adopt as adopt_backup
 from coinflower.accounting.ledger.backup import back_up
-from coinflower.accounting.ledger.entries import terms_to_json
-from coinflower.accounting.ledger.exports import to_csv, to_json
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.entries import terms_to_json, to_csv, to_json
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.cli.output import JsonFlag, lower_bound, number, print_json, print_table
 from coinflower.cli.stated import delta_of
@@ -234,7 +233,11 @@ def export(
     """Write every entry as CSV or JSON."""
     with Ledger.open(path, read_only=True) as ledger:
         as_json = as_json or form is ExportFormat.JSON
-        text = to_json(ledger) + "\n" if as_json else to_csv(ledger)
+        text = (
+            to_json(ledger.data_set, ledger.history()) + "\n"
+            if as_json
+            else to_csv(ledger.history())
+        )
     if out is None:
         typer.echo(text, nl=False)
     else:

@@ -13,7 +13,7 @@ import typer
 from typer.models import CommandInfo
 
 from coinflower.accounting.errors import UserError
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.cli import (
     audit,
     compare,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coinflower.accounting import patience
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
 from coinflower.accounting.rounding import rounded_up
 from coinflower.protocol.policy import Policy, Refusal, RefusedError

@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, ConfigRecordValues, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from coinflower.accounting.ledger.echo import NO_TOKEN
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.client.participant import Participant
 from coinflower.protocol import messages
 from coinflower.protocol.foreign import printable, quoted

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from coinflower.accounting.ledger import stops as ledger_stops
+from coinflower.accounting.ledger.errors import SetBackError
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.accounting.ledger.testimony import SetBackError
 from coinflower.client.agreements import Agreements
 from coinflower.client.data import LocalData, load_local_data
 from coinflower.client.gradient_sums import GradientSums, Vector

@@ -10,7 +10,7 @@ import coinflower
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.composition.tightness import realised_epsilon_after
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.dp_accounting import Accountant, event
 from coinflower.opacus import Accountant as OpacusAccountant
 

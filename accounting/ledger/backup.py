@@ -14,8 +14,8 @@ from pathlib import Path
 
 from coinflower.accounting.ledger import file as ledger_file
 from coinflower.accounting.ledger import rows as ledger_rows
-from coinflower.accounting.ledger.conversion import convert
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError, explained
+from coinflower.accounting.ledger.file import convert
 from coinflower.accounting.ledger.verification import verify_file
 
 _MARK = "backup"
@@ -40,9 +40,9 @@ def back_up(path: Path, target: Path) -> None:
             contextlib.closing(ledger_file.connect(path, read_only=True)) as source,
             contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as copy,
         ):
-            with ledger_file.explained(path):
+            with explained(path):
                 source.backup(copy)
-            with ledger_file.explained(target):
+            with explained(target):
                 copy.execute("PRAGMA synchronous = EXTRA")
                 convert(copy, target, verify_file(copy, path).entries)
                 copy.execute(
@@ -67,7 +67,7 @@ def adopt(path: Path) -> str:
     """
     with (
         contextlib.closing(ledger_file.connect(path, read_only=False)) as connection,
-        ledger_file.explained(path),
+        explained(path),
     ):
         connection.execute("BEGIN IMMEDIATE")
         verify_file(connection, path)

@@ -15,7 +15,7 @@ import os
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from coinflower.accounting.ledger.testimony import Testimony
+from coinflower.accounting.ledger.witness import Testimony
 
 logger = logging.getLogger("coinflower.ledger")
 

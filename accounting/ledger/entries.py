@@ -1,9 +1,12 @@
-"""What a ledger holds: budgets, entries, and their sums per experiment."""
+"""What a ledger holds: budgets, entries, their sums per experiment, and formats for others."""
 
 from __future__ import annotations
 
+import csv
 import functools
+import io
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -133,3 +136,17 @@ def _agreed_in(text: str) -> str:
     if agreed is None:
         return ""
     return json.dumps(agreed, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def to_json(data_set: str, entries: Iterable[Entry]) -> str:
+    """Return a whole ledger as JSON. It names every coin."""
+    return json.dumps({"data_set": data_set, "entries": [asdict(one) for one in entries]}, indent=1)
+
+
+def to_csv(entries: Iterable[Entry]) -> str:
+    """Return entries as CSV. It names every coin."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(entry) for entry in entries)
+    return text.getvalue()

@@ -1,50 +1,41 @@
-"""The ledger's SQLite file: making, opening, and the chain of hashes.
+"""The ledger's SQLite file: making it, opening it, and converting one of an older format.
 
 The file keeps a rollback journal and is synced on every commit: when a commit returns, the file by
 itself holds everything. A copy of it that was taken in the middle of a write is found by
 verification, since entries, their index and their sums lie in different places. Ledgers of format 1
-kept a write-ahead log instead, beside which the file alone looks whole and is not;
-`coinflower.accounting.ledger.conversion` ends that.
+kept a write-ahead log instead. Their file alone may lack the newest entries and show no sign of it,
+so a copy that was made while a client ran, without the log, looks like a ledger that was closed.
+`convert` ends that: the log is taken into the file, which older programs then refuse.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
+import logging
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from coinflower.accounting.ledger.errors import (
+    BUSY_SECONDS,
+    KEEP_IT,
+    NOTHING_CHARGED,
+    LedgerCorruptError,
+    LedgerError,
+    explained,
+    require_room,
+    untrusted,
+)
 from coinflower.accounting.ledger.layout import (
     APPLICATION_ID,
     FORMAT,
     LAYOUT,
     LOGGED_AHEAD,
+    STOPS_LAYOUT,
 )
 
-_BUSY_SECONDS = 60.0
-_LEAST_ROOM = 1 << 16  # bytes; a charge changes a few pages, which the journal holds once more
-_CHAIN = 1  # how hashes are made; has not changed with the file's format
-_FULL = "the disk is full; free some space"
-_READ_ONLY = "the file or its folder is read-only; make it writable for this user"
-
-NOTHING_CHARGED = "Nothing was charged."
-KEEP_IT = (
-    "Keep the file. A backup that misses rounds understates what was spent: unless one is known to "
-    "be complete, count the budget as spent (docs/data-owners.md)."
-)
-
-
-class LedgerError(Exception):
-    """The ledger could not do what was asked. The message says why, and what that means."""
-
-
-class LedgerCorruptError(LedgerError):
-    """The file is not what this program wrote: truncated, edited, or not a ledger at all."""
+logger = logging.getLogger("coinflower.ledger")
 
 
 def now() -> str:
@@ -156,7 +147,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
                     'DELETE"',
                 )
             if not read_only:
-                _require_room(path)
+                require_room(path)
                 connection.execute("PRAGMA synchronous = EXTRA")
                 if version != LOGGED_AHEAD:
                     keep_journal(connection, path)
@@ -193,7 +184,7 @@ def _connection(path: Path, mode: str) -> sqlite3.Connection:
         f"file:{_quoted(path)}?mode={mode}",
         uri=True,
         isolation_level=None,
-        timeout=_BUSY_SECONDS,
+        timeout=BUSY_SECONDS,
         check_same_thread=False,
     )
 
@@ -209,12 +200,6 @@ def keep_journal(connection: sqlite3.Connection, path: Path) -> None:
             f"The ledger {path} cannot keep a journal there (SQLite stays in mode {mode!r}); put "
             f"it on a local disk. {NOTHING_CHARGED}"
         )
-
-
-def _require_room(path: Path) -> None:
-    """Refuse a disk so full that the next charge might fail."""
-    if _disk_trouble(path.resolve().parent) == _FULL:
-        raise LedgerError(f"The ledger {path} failed: {_FULL}. {NOTHING_CHARGED}")
 
 
 def _quoted(path: Path) -> str:
@@ -242,70 +227,39 @@ def format_of(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-@contextlib.contextmanager
-def explained(path: Path, consequence: str = "") -> Iterator[None]:
-    """Turn SQLite's errors into sentences for people, the last of which says what follows."""
+def convert(connection: sqlite3.Connection, path: Path, entries: int) -> None:
+    """Give a verified ledger today's format, durably; a crash leaves it in one or the other.
+
+    Raises:
+        LedgerError: Another process uses it.
+    """
+    if format_of(connection) != LOGGED_AHEAD:
+        return
     try:
-        yield
-    except sqlite3.Error as error:
-        text = str(error)
-        if "full" in text:
-            reason = _FULL
-        elif "readonly" in text or "read-only" in text:
-            reason = _READ_ONLY
-        elif "locked" in text:
-            reason = f"another process has held it for {_BUSY_SECONDS:.0f} s"
-        elif "unable to open" in text:
-            reason = "it cannot be opened; check the permissions of the file and its folder"
-        elif "disk I/O" in text:
-            reason = _disk_trouble(path.resolve().parent) or text
-        elif isinstance(error, sqlite3.IntegrityError):
-            reason = text
-        elif isinstance(error, sqlite3.DatabaseError) and not isinstance(
-            error, sqlite3.OperationalError
-        ):
-            raise _damaged(path, text, consequence) from None
-        else:
-            reason = text
-        raise LedgerError(f"The ledger {path} failed: {reason}. {consequence}".rstrip()) from None
-    except UnicodeDecodeError:  # of SQLite's own message, which quotes what it could not read
-        raise _damaged(path, "it holds bytes that are no text", consequence) from None
-
-
-def _damaged(path: Path, reason: str, consequence: str) -> LedgerCorruptError:
-    return LedgerCorruptError(
-        f"The ledger {path} is damaged ({reason}). {KEEP_IT} {consequence}".rstrip()
-    )
-
-
-def untrusted(path: Path, what: str) -> LedgerCorruptError:
-    """Return the error of a file that can be read but is not what was written."""
-    return LedgerCorruptError(f"The ledger {path} cannot be trusted: {what}. {KEEP_IT}")
-
-
-def _disk_trouble(folder: Path) -> str:
-    """Say what is wrong with a disk that SQLite only calls an error; empty if nothing shows."""
+        keep_journal(connection, path)
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error):
+            raise
+        raise LedgerError(
+            f"The ledger {path} has an older format, and another process uses it; stop all clients "
+            f"of it before this version opens it for the first time. {NOTHING_CHARGED}"
+        ) from None
+    connection.execute("BEGIN IMMEDIATE")
     try:
-        disk = os.statvfs(folder)
-    except OSError:  # the folder is gone
-        return ""
-    if disk.f_bavail * disk.f_frsize < _LEAST_ROOM:
-        return _FULL
-    return "" if os.access(folder, os.W_OK) else _READ_ONLY
-
-
-def genesis(about: dict[str, str]) -> str:
-    """Return the hash before the first entry, which seals what the file says about itself."""
-    return _digest(
-        ["coinflower ledger", _CHAIN, about["data_set"], about["created"], about["salt"]]
+        if format_of(connection) == LOGGED_AHEAD:
+            connection.executemany("INSERT INTO about VALUES (?, ?)", identity())
+            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'stops'").fetchone():
+                for statement in STOPS_LAYOUT:
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    logger.warning(
+        "The ledger %s had an older format and was converted with its %d entries. If the file was "
+        "copied while a client ran, it may miss some: then do not use it.",
+        path,
+        entries,
     )
-
-
-def chained(previous: str, row: tuple[object, ...]) -> str:
-    """Return the hash of an entry (all its columns but the hash) and of everything before it."""
-    return _digest([previous, *row])
-
-
-def _digest(parts: list[object]) -> str:
-    text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -19,7 +19,7 @@ from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.ledger import file as ledger_file
 from coinflower.accounting.ledger import rows as ledger_rows
 from coinflower.accounting.ledger.entries import Budget, Entry, EntryKind, Tally, terms_to_json
-from coinflower.accounting.ledger.file import NOTHING_CHARGED, LedgerError
+from coinflower.accounting.ledger.errors import NOTHING_CHARGED, LedgerError, explained
 from coinflower.accounting.ledger.open_file import OpenLedgerFile
 from coinflower.accounting.ledger.prices import Prices
 from coinflower.accounting.ledger.statement import Statement, Statements
@@ -204,14 +204,14 @@ class Ledger(OpenLedgerFile):
     def tallies(self) -> list[Tally]:
         """Return every experiment in sum."""
         self._require_place(NOTHING_CHARGED)  # SQLite has other words for it
-        with self._lock, ledger_file.explained(self.path):
+        with self._lock, explained(self.path):
             rows = self._connection.execute("SELECT * FROM tallies ORDER BY experiment").fetchall()
         seeded = self._answered_with_seeds
         return [Tally.from_row(row) for row in ledger_rows.restamp(rows, seeded)]
 
     def history(self) -> Iterator[Entry]:
         """Yield every entry, oldest first."""
-        with self._lock, ledger_file.explained(self.path):
+        with self._lock, explained(self.path):
             # All at once: as long as one reads, nobody can write.
             rows = list(ledger_rows.entries(self._connection))
         yield from map(Entry.from_row, rows)

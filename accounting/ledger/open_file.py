@@ -22,13 +22,17 @@ from coinflower.accounting.ledger import file as ledger_file
 from coinflower.accounting.ledger import rows as ledger_rows
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.backup import backup_made
-from coinflower.accounting.ledger.conversion import convert
-from coinflower.accounting.ledger.file import NOTHING_CHARGED, LedgerError
+from coinflower.accounting.ledger.errors import (
+    NOTHING_CHARGED,
+    LedgerError,
+    SetBackError,
+    explained,
+)
+from coinflower.accounting.ledger.file import convert
 from coinflower.accounting.ledger.layout import LOGGED_AHEAD
 from coinflower.accounting.ledger.place import Place
-from coinflower.accounting.ledger.testimony import SetBackError, Testimony, require_seen, testify
 from coinflower.accounting.ledger.verification import Verification, verify_file
-from coinflower.accounting.ledger.witness import Witness
+from coinflower.accounting.ledger.witness import Testimony, Witness, require_seen, testify
 
 
 class OpenLedgerFile:
@@ -102,7 +106,7 @@ class OpenLedgerFile:
                 f"{self.path} is a backup, made at {made}, and takes no charge. If the ledger is "
                 f'lost, "coinflower ledger adopt {self.path}" says what follows.'
             )
-        with ledger_file.explained(self.path, NOTHING_CHARGED):
+        with explained(self.path, NOTHING_CHARGED):
             convert(self._connection, self.path, entries)
         if witness is not None:
             self._take_witness(witness)
@@ -246,7 +250,7 @@ class OpenLedgerFile:
                 f"The ledger {self.path} was opened by another process, before a fork; open it "
                 f"anew in this one. {if_it_fails}".rstrip()
             )
-        with self._lock, ledger_file.explained(self.path, if_it_fails):
+        with self._lock, explained(self.path, if_it_fails):
             self._connection.execute(begin)
             try:
                 yield

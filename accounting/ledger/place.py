@@ -11,7 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from coinflower.accounting.ledger.file import NOTHING_CHARGED, LedgerError, require_there
+from coinflower.accounting.ledger.errors import NOTHING_CHARGED, LedgerError
+from coinflower.accounting.ledger.file import require_there
 
 _MOUNTS = Path("/proc/self/mountinfo")
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coinflower.accounting.ledger import file as ledger_file
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError, explained
 from coinflower.accounting.ledger.layout import ALL, STOPS_LAYOUT
 
 # Has an empty name too, so that it stands for all; the owner's `resume` does not lift it.
@@ -110,7 +110,7 @@ def _stop(path: Path, experiment: str) -> None:
 @contextlib.contextmanager
 def _opened(path: Path, *, read_only: bool) -> Iterator[sqlite3.Connection]:
     connection = ledger_file.connect(path, read_only=read_only)
-    with contextlib.closing(connection), ledger_file.explained(path):
+    with contextlib.closing(connection), explained(path):
         connection.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
         yield connection
         connection.execute("COMMIT")

@@ -11,6 +11,7 @@ from typing import Any
 from coinflower.accounting.ledger import file as ledger_file
 from coinflower.accounting.ledger import rows as ledger_rows
 from coinflower.accounting.ledger.entries import EntryKind, TallyRow
+from coinflower.accounting.ledger.errors import untrusted
 from coinflower.accounting.ledger.layout import LOGGED_AHEAD, has_layout
 
 
@@ -54,7 +55,7 @@ def follow_chain(rows: Iterable[tuple[Any, ...]], start: str) -> Chain:
     seeded: set[str] = set()
     for row in rows:
         count += 1
-        head = ledger_file.chained(head, row[:-1])
+        head = ledger_rows.chained(head, row[:-1])
         if row[0] != count or row[-1] != head:
             raise ValueError(f"entry {row[0]} was changed, or one before it is missing")
         _, kind, experiment, _, written, rounds, coin, secure, *_ = row
@@ -83,22 +84,22 @@ def verify_file(connection: sqlite3.Connection, path: Path) -> Chain:
     # Not quick_check, which trusts the index that tells whether a coin was flipped before.
     (sound,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if sound != "ok":
-        raise ledger_file.untrusted(path, f"SQLite finds it damaged: {sound}")
+        raise untrusted(path, f"SQLite finds it damaged: {sound}")
     if not has_layout(connection):
         what = "its tables, indexes or triggers are not those of a ledger, or there are others"
-        raise ledger_file.untrusted(path, what)
+        raise untrusted(path, what)
     about = ledger_rows.read_about(connection, path)
     if ledger_file.format_of(connection) != LOGGED_AHEAD and not {"id", "key"} <= about.keys():
-        raise ledger_file.untrusted(path, "it lacks its own name or key")
+        raise untrusted(path, "it lacks its own name or key")
     _check_stops(connection, path)
     try:
-        found = follow_chain(ledger_rows.entries(connection), ledger_file.genesis(about))
+        found = follow_chain(ledger_rows.entries(connection), ledger_rows.genesis(about))
     except (TypeError, ValueError) as error:  # a value of another type than was written
-        raise ledger_file.untrusted(path, str(error)) from None
+        raise untrusted(path, str(error)) from None
     tallies = connection.execute("SELECT * FROM tallies").fetchall()
     stamped = ledger_rows.restamp(tallies, found.answered_with_seeds)
     if {row[0]: row for row in stamped} != found.sums:
-        raise ledger_file.untrusted(path, "its sums do not agree with its entries")
+        raise untrusted(path, "its sums do not agree with its entries")
     return found
 
 
@@ -108,4 +109,4 @@ def _check_stops(connection: sqlite3.Connection, path: Path) -> None:
         return
     for experiment, at in connection.execute("SELECT experiment, at FROM stops"):
         if not isinstance(experiment, str) or not isinstance(at, str):
-            raise ledger_file.untrusted(path, "its table of stops holds something else than texts")
+            raise untrusted(path, "its table of stops holds something else than texts")

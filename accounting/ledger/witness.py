@@ -13,15 +13,56 @@ import json
 import os
 import secrets
 import sqlite3
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from coinflower.accounting.ledger import file as ledger_file
 from coinflower.accounting.ledger import rows as ledger_rows
-from coinflower.accounting.ledger.file import NOTHING_CHARGED, LedgerError
-from coinflower.accounting.ledger.testimony import Testimony, require_seen, testify
+from coinflower.accounting.ledger.errors import NOTHING_CHARGED, LedgerError, SetBackError
 
 _MARK = "witness"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Testimony:
+    """A state that a ledger was in.
+
+    Attributes:
+        ledger: The ledger's public name.
+        entries: How many entries it had.
+        head: The hash of the last.
+    """
+
+    ledger: str
+    entries: int
+    head: str
+
+
+def testify(connection: sqlite3.Connection, ledger: Path) -> Testimony:
+    """Return the state that a ledger is in."""
+    name = ledger_rows.read_about(connection, ledger)["id"]
+    entries, head = ledger_rows.last(connection, ledger)
+    return Testimony(ledger=name, entries=entries, head=head)
+
+
+def require_seen(connection: sqlite3.Connection, ledger: Path, seen: Testimony, whose: str) -> None:
+    """Refuse a ledger that was never in the state that was seen.
+
+    Args:
+        connection: The ledger, within a transaction.
+        ledger: Its path.
+        seen: A state of this very ledger.
+        whose: Who has seen it, in words.
+
+    Raises:
+        SetBackError: Entries are missing.
+    """
+    if not ledger_rows.contains(connection, ledger, seen.entries, seen.head):
+        raise SetBackError(
+            f"The ledger {ledger} was set back: it lacks an entry that {whose} has seen. Put the "
+            "newer ledger back in its place; if that is lost, count the budget as spent "
+            f"(docs/data-owners.md). {NOTHING_CHARGED}"
+        )
 
 
 class Witness:

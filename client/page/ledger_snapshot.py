@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coinflower.accounting.ledger.entries import EntryKind, Tally
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.statement import Statements
 from coinflower.accounting.ledger.stops import Stops, name_of, read_stops

@@ -15,8 +15,8 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Red
 from starlette.concurrency import run_in_threadpool
 from starlette.staticfiles import StaticFiles
 
-from coinflower.accounting.ledger.exports import to_csv, to_json
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.entries import to_csv, to_json
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.page.access import Access, DeniedError
 from coinflower.client.page.view import Subject, render
@@ -103,12 +103,12 @@ def _add_views(site: FastAPI, subject: Subject, access: Access) -> None:
     @site.get("/ledger.csv")
     def table() -> Response:
         with Ledger.open(path, read_only=True) as ledger:
-            return _download(to_csv(ledger), "text/csv")
+            return _download(to_csv(ledger.history()), "text/csv")
 
     @site.get("/ledger.json")
     def record() -> Response:
         with Ledger.open(path, read_only=True) as ledger:
-            return _download(to_json(ledger) + "\n", "application/json")
+            return _download(to_json(ledger.data_set, ledger.history()) + "\n", "application/json")
 
 
 def _download(text: str, kind: str) -> Response:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.ledger.entries import Budget
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_down, rounded_up

@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coinflower.accounting.ledger.echo import NO_TOKEN, TOKEN_BYTES
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.client.app import (
     SIMULATED_POLICIES,
     _answer,

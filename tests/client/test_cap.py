@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
 from coinflower.client import gradient_sums

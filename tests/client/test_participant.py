@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.participant import UnansweredError
 from coinflower.protocol.modes import PRIVATE_MODES, Mode

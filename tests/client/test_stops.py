@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coinflower.accounting.ledger import stops as ledger_stops
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.participant import Participant
 from coinflower.protocol.modes import Mode

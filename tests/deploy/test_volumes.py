@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.cli import machines as cli_machines
 from coinflower.cli import main as cli

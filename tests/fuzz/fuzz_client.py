@@ -11,8 +11,8 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from coinflower.accounting.ledger.file import chained
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.ledger.rows import chained
 from coinflower.client.app import app
 from coinflower.client.node.link import (
     ForgottenError,

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.ledger.entries import Budget
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
 from coinflower.client.node.identity import load_private_key

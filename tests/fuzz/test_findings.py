@@ -18,7 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.numpy import save
 
 from coinflower.accounting.ledger.entries import Budget
-from coinflower.accounting.ledger.file import LedgerCorruptError
+from coinflower.accounting.ledger.errors import LedgerCorruptError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.node.identity import load_private_key
 from coinflower.client.node.link import Link, UnreachableError

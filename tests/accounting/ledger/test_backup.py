@@ -12,7 +12,7 @@ import pytest
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.ledger.backup import adopt, back_up
 from coinflower.accounting.ledger.entries import Budget
-from coinflower.accounting.ledger.file import LedgerCorruptError, LedgerError
+from coinflower.accounting.ledger.errors import LedgerCorruptError, LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
 

@@ -8,9 +8,8 @@ from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.echo import NAME_BYTES, NO_TOKEN, TOKEN_BYTES
 from coinflower.accounting.ledger.entries import Budget
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError, SetBackError
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.accounting.ledger.testimony import SetBackError
 from coinflower.accounting.mechanism import Round
 
 TERMS = Certified(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))

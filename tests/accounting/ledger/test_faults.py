@@ -14,7 +14,7 @@ import pytest
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.entries import Budget
-from coinflower.accounting.ledger.file import LedgerCorruptError, LedgerError
+from coinflower.accounting.ledger.errors import LedgerCorruptError, LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
 
@@ -262,7 +262,7 @@ def test_a_write_ahead_log_that_another_program_began_is_refused(path, read_only
 def test_a_file_that_may_not_grow_charges_nothing(path):
     code = (
         "import resource, signal, sys\nfrom coinflower.accounting.ledger.ledger import Ledger\n"
-        "from coinflower.accounting.ledger.file import LedgerError\n"
+        "from coinflower.accounting.ledger.errors import LedgerError\n"
         "ledger = Ledger.open(sys.argv[1])\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
@@ -285,7 +285,7 @@ def test_a_read_only_ledger_can_be_shown_but_not_charged(path):
         parent.chmod(0o755)
     code = (
         "import sys\nfrom coinflower.accounting.ledger.ledger import Ledger\n"
-        "from coinflower.accounting.ledger.file import LedgerError\n"
+        "from coinflower.accounting.ledger.errors import LedgerError\n"
         "shown = Ledger.open(sys.argv[1], read_only=True)\nprint(shown.tallies()[0].charged)\n"
         "try:\n    Ledger.open(sys.argv[1]).flip('trial', 51)\n"
         "except LedgerError as error:\n    print('refused', error)\n"

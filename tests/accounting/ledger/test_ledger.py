@@ -12,9 +12,8 @@ from coinflower.accounting.analyses.baselines import WeakClientSampling
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.analyses.names import SCHEMES
 from coinflower.accounting.composition.compose import epsilon_after
-from coinflower.accounting.ledger.entries import Budget
-from coinflower.accounting.ledger.exports import to_csv, to_json
-from coinflower.accounting.ledger.file import LedgerCorruptError, LedgerError
+from coinflower.accounting.ledger.entries import Budget, to_csv, to_json
+from coinflower.accounting.ledger.errors import LedgerCorruptError, LedgerError
 from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
 from coinflower.accounting.mechanism import Round
 
@@ -158,10 +157,10 @@ def test_entries_can_be_neither_changed_nor_deleted(ledger):
 def test_exports_hold_every_entry(ledger):
     ledger.reserve("trial", TERMS, 5, BUDGET)
     ledger.flip_all("trial", [1, 2, 3])
-    exported = json.loads(to_json(ledger))
+    exported = json.loads(to_json(ledger.data_set, ledger.history()))
     assert exported["data_set"] == "ward 7"
     assert [entry["kind"] for entry in exported["entries"]] == ["commit"] + ["charge"] * 3
-    rows = to_csv(ledger).splitlines()
+    rows = to_csv(ledger.history()).splitlines()
     assert rows[0].startswith("seq,kind,experiment,round")
     assert len(rows) == 5
 

@@ -10,7 +10,7 @@ from coinflower.accounting.analyses.baselines import WeakClientSampling
 from coinflower.accounting.analyses.certified import Certified, CertifiedBySample
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.ledger.entries import Budget, terms_from_json, terms_to_json
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
 

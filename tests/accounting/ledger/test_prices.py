@@ -21,7 +21,7 @@ from coinflower.accounting.composition.compose import epsilon_after, fold
 from coinflower.accounting.ledger import prices as ledger_prices
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.entries import Budget, Tally
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
 from coinflower.accounting.ledger.prices import FEW, Prices
 from coinflower.accounting.mechanism import Direction, Round

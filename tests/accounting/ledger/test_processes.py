@@ -13,7 +13,7 @@ from scipy import stats
 
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.ledger.entries import Budget
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
 

@@ -9,7 +9,7 @@ from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.ledger import file as ledger_file
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.entries import Budget
-from coinflower.accounting.ledger.file import LedgerError
+from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
 

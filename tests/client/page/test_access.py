@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from coinflower.accounting.ledger.exports import to_csv, to_json
+from coinflower.accounting.ledger.entries import to_csv, to_json
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.page.access import Access, parse_address
 from coinflower.client.page.ledger_snapshot import Reader
@@ -212,8 +212,10 @@ def test_the_downloads_are_the_ledgers_own_exports(
     page: PageServer, participant: Participant
 ) -> None:
     table, record = (get(page, f"/ledger.{form}") for form in ("csv", "json"))
-    assert table.text == to_csv(participant.ledger)
-    assert json.loads(record.text) == json.loads(to_json(participant.ledger))
+    assert table.text == to_csv(participant.ledger.history())
+    assert json.loads(record.text) == json.loads(
+        to_json(participant.ledger.data_set, participant.ledger.history())
+    )
     assert table.headers["content-disposition"] == "attachment"
 
 
