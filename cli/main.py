@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from importlib.metadata import version
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import click
 import typer
-from typer.models import CommandInfo
+from typer.core import TyperGroup
 
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.errors import LedgerError
-from coinflower.cli import (
-    audit,
-    compare,
-    explain,
-    keys,
-    ledger,
-    ledger_stops,
-    machines,
-    paper,
-    plan,
-    privacy,
-    run,
-    simulate,
-)
-from coinflower.cli.stated import StatedOnce
+from coinflower.cli.later import Later
 from coinflower.deploy.core_dumps import forbid_core_dumps
 from coinflower.deploy.errors import DefectError, DeploymentError
 from coinflower.deploy.terminal import complain, write_what_the_terminal_can_show
@@ -38,8 +23,87 @@ EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 DEBUG = "--debug"
 
+COMMANDS = (
+    Later("epsilon", "privacy:epsilon", "What ε do these rounds cost at this δ?"),
+    Later("delta", "privacy:delta", "What δ do these rounds reach at this ε?"),
+    Later(
+        "sigma",
+        "privacy:sigma",
+        "What is the least noise multiplier that keeps these rounds within (ε, δ)?",
+    ),
+    Later("rounds", "privacy:rounds", "How many rounds fit into (ε, δ)?"),
+    Later(
+        "compare",
+        "compare:compare",
+        "All schemes side by side, with the realised lower bound. Give two of σ, ε, δ.",
+    ),
+    Later(
+        "plan",
+        "plan:plan",
+        "From wishes to p, q and σ, least noise first; with terms, a policy and what to type.",
+    ),
+    Later(
+        "explain",
+        "explain:explain",
+        "Say what the ε that a data set has spent means, and what it does not.",
+    ),
+    Later(
+        "run",
+        "run:run",
+        "Train with a real local federation: a SuperLink, clients with ledgers, and a server.",
+    ),
+    Later(
+        "simulate",
+        "simulate:simulate",
+        "Simulate thousands of clients; σ by any analysis, ε always by one that holds.",
+    ),
+    Later(
+        "audit",
+        "audit:audit",
+        "Attack the shipped client and server to find how much privacy they lose at least.",
+    ),
+    Later(
+        "client",
+        "machines.client:client",
+        "Join a federation as a data owner and stay until Ctrl-C or SIGTERM.",
+    ),
+    Later(
+        "status",
+        "machines.status:status",
+        "Show who is online, the round, the accuracy, refusals and the last error of a run.",
+    ),
+    Later(
+        "health",
+        "machines.status:health",
+        "Exit with 0 if the client or server on this machine is healthy, with 1 otherwise.",
+    ),
+    Later(
+        "paper",
+        "paper:app",
+        "Draw the paper's figures and its table of σ, with what really holds beside them.",
+    ),
+    Later(
+        "ledger",
+        "ledger.records:app",
+        "Create a data set's privacy ledger, look at it, stop it, back it up.",
+    ),
+    Later("keys", "machines.keys:app", "Make keys and certificates for separate machines."),
+    Later("server", "machines.server:app", "Run a server and choose who may join it."),
+)
+"""All commands; a summary is the first sentence of the command's own help."""
+
+
+class _Commands(TyperGroup):
+    """The commands; typer wants the class of a group, not the group."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {str(command.name): command for command in COMMANDS}
+
+
 app = typer.Typer(
     name="coinflower",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -48,6 +112,8 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"coinflower {version('coinflower')}")
         raise typer.Exit
 
@@ -65,41 +131,6 @@ def coinflower(
     ] = False,
 ) -> None:
     """Federated DP-SGD with random participation, and what it really costs."""
-
-
-for command in (
-    privacy.epsilon,
-    privacy.delta,
-    privacy.sigma,
-    privacy.rounds,
-    compare.compare,
-    plan.plan,
-    explain.explain,
-    run.run,
-    simulate.simulate,
-    audit.audit,
-    machines.client,
-    machines.status,
-    machines.health,
-):
-    app.command()(command)
-app.add_typer(paper.app, name="paper")
-for stop in (ledger_stops.pause, ledger_stops.resume, ledger_stops.leave, ledger_stops.release):
-    ledger.app.command()(stop)
-app.add_typer(ledger.app, name="ledger")
-app.add_typer(keys.app, name="keys")
-app.add_typer(machines.server_app, name="server")
-
-
-def _every_command(part: typer.Typer) -> Iterator[CommandInfo]:
-    yield from part.registered_commands
-    for group in part.registered_groups:
-        if group.typer_instance is not None:
-            yield from _every_command(group.typer_instance)
-
-
-for info in _every_command(app):
-    info.cls = StatedOnce
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from coinflower.cli.output import JsonFlag, print_json
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Folder for PNG, SVG and CSV files.")]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -11,7 +12,9 @@ from typer.core import TyperCommand
 
 from coinflower.accounting import validation
 from coinflower.accounting.errors import UserError
-from coinflower.protocol.policy import Policy
+
+if TYPE_CHECKING:
+    from coinflower.protocol.policy import Policy
 
 _DEFAULT_DELTA = 1e-5
 _BY_A_PERSON = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)

@@ -17,8 +17,8 @@ import pytest
 from flwr.clientapp import ClientApp
 
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.cli import machines as cli_machines
 from coinflower.cli import main as cli
+from coinflower.cli.machines import client as cli_client
 from coinflower.client.app import app as client_app
 from coinflower.client.app import forget_participants
 from coinflower.client.node.identity import load_private_key
@@ -186,7 +186,7 @@ POLICY = policy_text(modes=["trusted"])
 @pytest.fixture
 def command(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli_machines, "start_logging", lambda _: None)
+    monkeypatch.setattr(cli_client, "start_logging", lambda _: None)
     (tmp_path / "policy.toml").write_text(POLICY)
 
     def run(*arguments):

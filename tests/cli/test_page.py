@@ -17,7 +17,7 @@ from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
-from coinflower.cli import machines as cli_machines
+from coinflower.cli.machines import client as cli_client
 from coinflower.cli.main import app
 from tests.support.builders import policy_text
 
@@ -99,7 +99,7 @@ def test_a_page_is_not_shown_at_another_delta_than_stated(path):
 
 @pytest.mark.parametrize("address", ["8600", "localhost:port"])
 def test_a_client_with_an_unusable_page_does_not_start(path, address, monkeypatch):
-    monkeypatch.setattr(cli_machines, "start_logging", lambda _: None)
+    monkeypatch.setattr(cli_client, "start_logging", lambda _: None)
     command = ("client", path.parent / "policy.toml", "--superlink", "127.0.0.1:1", "--insecure")
     with pytest.raises(ValueError, match="must be HOST:PORT"):
         call(*command, "--page", address)

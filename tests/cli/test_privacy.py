@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from coinflower.accounting.analyses.names import SCHEMES
@@ -331,29 +330,6 @@ def test_infinite_figures_become_null():
         "epsilon": None,
         "rows": [{"sigma": None}],
     }
-
-
-def test_starting_up_imports_nothing_heavy():
-    code = (
-        "import sys, coinflower.cli.main\n"
-        "heavy = ('torch', 'matplotlib', 'flwr', 'opacus', 'dp_accounting', 'scipy.stats')\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def commands(group):
-    """Yield every command below a group."""
-    for command in group.commands.values():
-        yield from commands(command) if hasattr(command, "commands") else [command]
-
-
-def test_every_option_and_argument_of_every_command_says_what_it_is():
-    found = list(commands(typer.main.get_command(app)))
-    assert len(found) > 20
-    unsaid = [(one.name, param.name) for one in found for param in one.params if not param.help]
-    assert unsaid == []
 
 
 VISIBLE = "-p 0.1 -q 0.05 -d 500"

@@ -9,14 +9,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from coinflower.cli.main import app
 from coinflower.deploy.containers.compose_clients import OWN_CLIENTS, render
 from coinflower.deploy.containers.compose_setup import USER
+from tests.support.commandlines import command_of
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -77,9 +76,7 @@ def coinflower_calls():
 
 @pytest.mark.parametrize(("where", "words"), list(coinflower_calls()), ids=str)
 def test_every_option_of_coinflower_exists(where, words):
-    command, rest = typer.main.get_command(app), list(words)
-    while rest and rest[0] in getattr(command, "commands", {}):
-        command = command.commands[rest.pop(0)]
+    command, _, rest = command_of(words)
     assert not hasattr(command, "commands"), f"{where}: {words} names no command"
     known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
     used = {word.split("=")[0] for word in rest if word.startswith("--")}

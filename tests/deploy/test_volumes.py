@@ -11,8 +11,8 @@ import pytest
 
 from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.cli import machines as cli_machines
 from coinflower.cli import main as cli
+from coinflower.cli.machines import client as cli_client
 from coinflower.client.app import forget_participants
 from coinflower.client.participant import Participant
 from coinflower.protocol.terms import Terms
@@ -69,7 +69,7 @@ def volume(tmp_path):
 @pytest.fixture
 def join(volume, monkeypatch, capsys):
     """Return a function that tries to join and gives what was said."""
-    monkeypatch.setattr(cli_machines, "start_logging", lambda _: None)
+    monkeypatch.setattr(cli_client, "start_logging", lambda _: None)
     monkeypatch.setattr(
         sys, "argv", ["coinflower", "client", str(volume.policy), "--superlink", "a:1"]
     )

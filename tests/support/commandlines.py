@@ -10,15 +10,18 @@ from typing import Any
 import click
 from typer.main import get_command
 
-from coinflower.cli.main import app
+from coinflower.cli.main import COMMANDS, app
 
 _JOINTS = {"&&", "|", ";"}
 
 
 @functools.cache
 def program() -> click.Command:
-    """Return the whole tree of commands; building it takes a while."""
-    return get_command(app)
+    """Return the whole tree of commands, all loaded; building it takes a while."""
+    root = get_command(app)
+    assert isinstance(root, click.Group)
+    root.commands = {str(command.name): command.load() for command in COMMANDS}
+    return root
 
 
 def commands_in(line: str) -> Iterator[list[str]]:
@@ -49,10 +52,13 @@ def parsed(line: str) -> dict[str, Any]:
     return command.make_context(name, words).params
 
 
-def all_commands(command: click.Command | None = None, name: str = "coinflower") -> Iterator[str]:
-    """Yield the full name of every command that does something."""
-    command = command or program()
+def all_commands() -> dict[str, click.Command]:
+    """Return every command that does something, by its full name."""
+    return dict(_below(program(), "coinflower"))
+
+
+def _below(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
     for key, part in getattr(command, "commands", {}).items():
         if not isinstance(part, click.Group) or part.invoke_without_command:
-            yield f"{name} {key}"
-        yield from all_commands(part, f"{name} {key}")
+            yield f"{name} {key}", part
+        yield from _below(part, f"{name} {key}")

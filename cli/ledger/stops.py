@@ -12,10 +12,10 @@ from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger import stops
 from coinflower.accounting.ledger.entries import Tally
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.cli.ledger import LedgerPath
 from coinflower.cli.output import JsonFlag, print_json
 from coinflower.deploy.terminal import say
 
+LedgerPath = Annotated[Path, typer.Argument(help="The ledger file.")]
 ExperimentName = Annotated[str, typer.Argument(help="The experiment, or how its name begins.")]
 
 

@@ -1,4 +1,4 @@
-"""Commands that create, show, stop, tidy and back up a data set's ledger; none charges it."""
+"""Commands that create, show, check, copy and export a data set's ledger."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from coinflower.accounting.ledger.backup import back_up
 from coinflower.accounting.ledger.entries import terms_to_json, to_csv, to_json
 from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.cli.ledger.stops import LedgerPath, leave, pause, release, resume
 from coinflower.cli.output import JsonFlag, lower_bound, number, print_json, print_table
 from coinflower.cli.stated import delta_of
 from coinflower.deploy.terminal import say
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import terms_of
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Create a data set's privacy ledger, look at it, stop it, back it up.",
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
-LedgerPath = Annotated[Path, typer.Argument(help="The ledger file.")]
 PolicyPath = Annotated[
     Path | None, typer.Option("--policy", help="The owner's policy, for its budget and δ.")
 ]
@@ -268,3 +265,7 @@ def page(
         told_link(server, path),
     ):
         stop.wait()
+
+
+for stop in (pause, resume, leave, release):
+    app.command()(stop)

@@ -21,7 +21,7 @@ from coinflower.deploy.keys.keys import (
 )
 from coinflower.deploy.terminal import say, warn
 
-app = typer.Typer(no_args_is_help=True, help="Make keys and certificates for separate machines.")
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 Folder = Annotated[Path, typer.Argument(help="Folder of keys.")]
 Names = Annotated[

@@ -1,0 +1,1 @@
+"""Commands that create, show, stop, tidy and back up a data set's ledger; none charges it."""

@@ -1,0 +1,1 @@
+"""Commands for separate machines: keys, a server, its clients, and how they are."""

@@ -1,0 +1,20 @@
+"""Options that several programs on separate machines have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_FOLDER = Path("superlink")
+# Of what a client or a server writes, nothing is for others on its machine.
+FOR_THE_OWNER_ONLY = 0o077
+
+HealthPort = Annotated[
+    int | None, typer.Option(help="Port of the gRPC health service (default: off).")
+]
+HealthHost = Annotated[str, typer.Option(help="Interface of the health service.")]
+DrainSeconds = Annotated[
+    float, typer.Option(help="Seconds to finish work in hand when told to stop.")
+]

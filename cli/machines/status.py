@@ -1,0 +1,54 @@
+"""The commands that tell how a run, a server or a client is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coinflower.cli.machines.options import DEFAULT_FOLDER
+from coinflower.cli.output import JsonFlag, print_json, print_table
+from coinflower.deploy.terminal import complain, say
+
+
+def status(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a server or of `coinflower run`.")
+    ] = DEFAULT_FOLDER,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show who is online, the round, the accuracy, refusals and the last error of a run."""
+    from coinflower.deploy.machines.status_file import read_server_status
+
+    found = read_server_status(folder)
+    if as_json:
+        print_json(found)
+        return
+    accuracy = found["accuracy"]
+    at = "" if accuracy is None else f" (round {found['accuracy_round']})"
+    rows = [
+        ["server", " at ".join(filter(None, (found["server"], found["address"])))],
+        ["run", f"{found['run']}, mode {found['mode']}"],
+        ["round", f"{found['round']} of {found['rounds']}"],
+        ["accuracy", ("–" if accuracy is None else f"{accuracy:.1%}") + at],
+        ["nodes online", str(found["online"])],
+        *([f"node {name}", "online" if up else "away"] for name, up in found["nodes"].items()),
+        ["refusals", found["refusals"] or "none"],
+        ["last error", found["last_error"] or "none"],
+    ]
+    print_table(f"{folder}", ["what", "is"], rows)
+
+
+def health(
+    port: Annotated[int, typer.Argument(help="The port given to --health-port.")],
+) -> None:
+    """Exit with 0 if the client or server on this machine is healthy, with 1 otherwise."""
+    from coinflower.deploy.machines.health import ask_health
+
+    answer = ask_health(port)
+    if answer == "SERVING":
+        say(answer)
+        return
+    complain(answer)
+    raise typer.Exit(1)
