@@ -35,7 +35,7 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 LOOPBACK = "127.0.0.1"
-_START_TIMEOUT_SECONDS = 60.0
+_START_TIMEOUT_SECONDS = 120.0
 _ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -327,10 +327,15 @@ class Superlink:
 
 
 def free_port(host: str) -> int:
-    """Return a TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """Return a TCP port that nobody listens on, and that nobody else is given for a minute.
+
+    A connection that this end closes first keeps the port in TIME_WAIT for that long. The system
+    then hands it to nobody who asks for any port, but whoever asks for this one may listen on it.
+    """
+    with socket.create_server((host, 0)) as listening:
+        address = listening.getsockname()
+        with socket.create_connection(address), listening.accept()[0]:
+            return int(address[1])
 
 
 def is_free(host: str, port: int) -> bool:

@@ -20,6 +20,7 @@ from coinflower.accounting.mechanism import Round
 from coinflower.cli.machines import client as cli_client
 from coinflower.cli.main import app
 from tests.support.builders import policy_text
+from tests.support.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).parent / "coinflower"
 TERMS = WeakClientSampling(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
@@ -80,7 +81,7 @@ def test_the_ledgers_page_is_served_until_it_is_told_to_stop(path):
             text = browser.get(url).text
     finally:
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=PATIENCE)
     assert (process.returncode, told) == (0, "")
     assert f'value="{epsilon_after([(TERMS, 4)], 1e-3)!r}"' in text
     assert "Read-only" in text

@@ -20,6 +20,7 @@ from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 from tests.support.gateways import Gateway, Upstream, arguments, make_certificate
 from tests.support.guide import blocks
+from tests.support.waiting import PATIENCE
 
 TERMS = Terms.from_fields(tomllib.loads(blocks()["settings.toml"])["terms"])
 ROOT = Path(__file__).parents[2]
@@ -155,7 +156,7 @@ def flood(gateway, target, count):
     head = f"POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
     statuses = Counter()
     for _ in range(count // 100):
-        with gateway.connect(timeout=60) as link:
+        with gateway.connect() as link:
             link.sendall(head.encode() * 100)
             lines = link.makefile("rb")
             left = 100
@@ -177,6 +178,7 @@ def test_a_flood_of_what_is_not_served_does_not_fill_the_log(gateway, target, st
 
 def test_a_flood_of_what_is_served_does_not_fill_the_logs(gateway):
     turned_away = flood(gateway, "/v1/fleet/push-object", 6000)[503]
+    assert turned_away > 5000
     told = gateway.close()
     lines = (gateway.folder / "access.log").read_text().splitlines()
     # One in a thousand is told, so a hundredth and thirty more is out of reach.
@@ -202,7 +204,7 @@ def test_the_superlink_never_hears_what_a_client_calls_it(gateway, host, status)
 
 
 def test_a_connection_that_dawdles_is_closed_and_others_are_served(gateway):
-    with gateway.connect(timeout=300) as slow:
+    with gateway.connect() as slow:
         slow.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: loc")
         assert gateway.ask("GET", "/health") == 200
         with contextlib.suppress(ConnectionResetError):  # a reset says the same as an end
@@ -210,7 +212,7 @@ def test_a_connection_that_dawdles_is_closed_and_others_are_served(gateway):
 
 
 def test_plain_http_and_old_tls_are_refused(gateway):
-    with socket.create_connection((LOOPBACK, gateway.port), timeout=10) as link:
+    with socket.create_connection((LOOPBACK, gateway.port), timeout=PATIENCE) as link:
         link.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert gateway.status(link) == 400
     with pytest.raises(OSError, match=r"(?i)ssl|protocol|reset"):

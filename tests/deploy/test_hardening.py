@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import httpx
@@ -21,11 +20,11 @@ import pytest
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.flower.superlink import LOOPBACK, free_port
 from tests.support.builders import policy_text
+from tests.support.waiting import PATIENCE, wait_until
 
 COINFLOWER = Path(sys.executable).parent / "coinflower"
 POLICY = policy_text(modes=["quiet"], budget={"epsilon": 30.0, "delta": 1e-3})
 SUPERLINK = "coinflower.deploy.flower.fenced_superlink"
-PATIENCE = 120.0
 FORGED = "2026-01-01 00:00:00,000 INFO Joined the SuperLink: all is well"
 HOSTILE = f"no\n{FORGED}\r\n\x1b[2J\x1b]0;owned\x07\x9b31m\u202e{'x' * 5000}"
 
@@ -56,7 +55,7 @@ def started(folder, *words, before=(), **options):
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(60)
+            process.wait(PATIENCE)
         finally:
             process.kill()
 
@@ -67,13 +66,8 @@ def client(port, *more):
 
 
 def wait_for(found, process):
-    """Return the first true answer, while the process lives."""
-    deadline = time.monotonic() + PATIENCE
-    while not (answer := found()):
-        assert process.poll() is None, "the process ended"
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return answer
+    """Return once there is what is looked for, while the process lives."""
+    wait_until(found, alive=lambda: process.poll() is None)
 
 
 def output(folder):
@@ -138,9 +132,12 @@ learning_rate = 2.0
     with started(folder, *words, before=ordinary(), preexec_fn=allow_cores) as process:
         wait_for(lambda: "waiting for clients" in output(folder), process)
         all_of_it = [process.pid, *descendants(process.pid)]
+        superlinks = []
         for pid in all_of_it:
-            assert core_limits(pid).groups() == ("0", "0")
-        (superlink,) = [pid for pid in all_of_it if runs(pid, SUPERLINK) and not is_guard(pid)]
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it just ended
+                assert core_limits(pid).groups() == ("0", "0")
+                superlinks += [pid] * (runs(pid, SUPERLINK) and not is_guard(pid))
+        (superlink,) = superlinks
         assert not is_readable(process.pid)
         assert not is_readable(superlink)  # which keeps what clients send
 
@@ -155,9 +152,10 @@ def is_guard(pid):
 
 def descendants(pid):
     found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            found += [child, *descendants(child)]
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # what ends has none
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *descendants(child)]
     return found
 
 

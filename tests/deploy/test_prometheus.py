@@ -86,11 +86,11 @@ def test_every_metric_has_help_and_type_and_none_is_about_epsilon(settings, tmp_
 def test_they_are_served_on_one_path_only(settings, tmp_path):
     port = free_port(LOOPBACK)
     with metrics_server(settings, tmp_path, host=LOOPBACK, port=port):
-        answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
+        answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert b"coinflower_rounds_total 0" in answer.read()
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/etc/passwd", timeout=5)
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/etc/passwd", timeout=60)
         busy = metrics_server(settings, tmp_path, host=LOOPBACK, port=port)
         with pytest.raises(DeploymentError, match="Metrics cannot be served on"), busy:
             pass

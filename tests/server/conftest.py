@@ -1,8 +1,9 @@
-"""Federations in this process, and surroundings in which nobody waits long."""
+"""Federations in this process, and surroundings in which nobody waits at all."""
 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,16 @@ import coinflower.server.roster
 import coinflower.server.strategy
 from coinflower.client.app import forget_participants
 from tests.support.memory_grid import Federation, make_federation
+from tests.support.waiting import VirtualTime
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    """The time of the test, which a busy machine does not change."""
+    virtual = VirtualTime()
+    monkeypatch.setattr(time, "monotonic", virtual.monotonic)
+    monkeypatch.setattr(time, "sleep", virtual.sleep)
+    return virtual
 
 
 @pytest.fixture(autouse=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-import pytest
 from flwr.app import ConfigRecord, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
 from flwr.common.constant import ErrorCode
@@ -16,9 +15,9 @@ from flwr.supercore.inflatable.inflatable_utils import (
     pull_objects,
 )
 from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from coinflower.server.grid import PromptGrid
+from tests.support.waiting import VirtualTime
 
 
 class ScriptedGrid(Grid):
@@ -86,19 +85,6 @@ class ScriptedGrid(Grid):
         raise AssertionError("the prompt grid must not use this")
 
 
-@pytest.fixture(autouse=True)
-def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
-
-
-@pytest.fixture(autouse=True)
-def _object_defaults() -> Iterator[None]:
-    defaults = dict(pull_objects.__kwdefaults__ or {})
-    yield
-    pull_objects.__kwdefaults__ = defaults
-
-
 def _messages(*nodes: int) -> list[Message]:
     return [Message(RecordDict(), node, "query") for node in nodes]
 
@@ -126,19 +112,17 @@ def test_a_node_that_is_not_registered_any_more_is_an_error_too() -> None:
     assert [reply.has_error() for reply in replies] == [True, False]
 
 
-def test_send_and_receive_returns_promptly_with_everything() -> None:
+def test_send_and_receive_returns_promptly_with_everything(clock: VirtualTime) -> None:
     grid = PromptGrid(ScriptedGrid({5: 4, 6: 2}), poll_interval=0.01)
-    started = time.monotonic()
     assert sorted(_nodes(grid.send_and_receive(iter(_messages(5, 6))))) == [5, 6]
-    assert time.monotonic() - started < 1
+    assert clock.naps == [0.01, 0.01]  # after the first and the third look, which found nothing
 
 
-def test_the_timeout_ends_the_wait_and_the_life_of_the_messages() -> None:
+def test_the_timeout_ends_the_wait_and_the_life_of_the_messages(clock: VirtualTime) -> None:
     inner = ScriptedGrid({5: 1})
     grid = PromptGrid(inner, poll_interval=0.01)
-    started = time.monotonic()
     assert _nodes(grid.send_and_collect(_messages(5, 6), 0.2)) == [5]
-    assert 0.2 <= time.monotonic() - started < 1
+    assert 1000.2 <= clock.now <= 1000.2 + 2 * 0.01
     assert {message.metadata.ttl for message in inner.sent.values()} == {0.2}
 
 
@@ -159,15 +143,14 @@ def test_every_outstanding_node_gets_its_turn_to_be_looked_at() -> None:
     assert looks <= 6
 
 
-def test_a_pending_sending_is_polled_without_waiting() -> None:
+def test_a_pending_sending_is_polled_without_waiting(clock: VirtualTime) -> None:
     pending = PromptGrid(ScriptedGrid({5: 2, 6: 1})).push(_messages(5, 6))
     assert pending.outstanding == {5, 6}
-    started = time.monotonic()
     assert _nodes(pending.poll()) == [6]
     assert pending.outstanding == {5}
     assert _nodes(pending.poll()) == [5]
     assert pending.poll() == []
-    assert time.monotonic() - started < 0.05
+    assert clock.naps == []
 
 
 def test_nobody_can_guess_the_name_of_a_message() -> None:
@@ -188,12 +171,12 @@ def test_nothing_to_send_is_nothing_to_wait_for() -> None:
 class HalfSentGrid(ScriptedGrid):
     """Every node announces a reply at once and never finishes its upload; each look takes 1 s."""
 
-    def __init__(self, now: list[float]) -> None:
+    def __init__(self, clock: VirtualTime) -> None:
         super().__init__({})
-        self._now = now
+        self._clock = clock
 
     def _missing(self, object_id: str) -> bytes:
-        self._now[0] += 1.0
+        self._clock.now += 1.0
         raise ObjectUnavailableError(object_id)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -207,32 +190,24 @@ class HalfSentGrid(ScriptedGrid):
         return replies
 
 
-@pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Time that passes only if somebody says so."""
-    moment = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: moment[0])
-    return moment
-
-
 def test_an_upload_that_never_ends_is_waited_for_as_long_as_patience_lasts(
-    now: list[float],
+    clock: VirtualTime,
 ) -> None:
-    grid = PromptGrid(HalfSentGrid(now), object_patience=3.0)
+    grid = PromptGrid(HalfSentGrid(clock), object_patience=3.0)
     (reply,) = grid.send_and_collect(_messages(5))
     assert reply.has_error()
-    assert now[0] == 1003.0
+    assert clock.now == 1003.0
 
 
-def test_uploads_that_never_end_do_not_outlast_the_deadline(now: list[float]) -> None:
+def test_uploads_that_never_end_do_not_outlast_the_deadline(clock: VirtualTime) -> None:
     """Else, on a fixed pace, a client that dies while it uploads would delay the next round."""
-    grid = PromptGrid(HalfSentGrid(now), object_patience=20.0)
+    grid = PromptGrid(HalfSentGrid(clock), object_patience=20.0)
     replies = list(grid.send_and_collect(_messages(5, 6, 7), 5.0))
     assert [reply.has_error() for reply in replies] == [True] * 3
-    assert now[0] <= 1005.0 + len(replies)  # one look each, which takes a second here
+    assert clock.now <= 1005.0 + len(replies)  # one look each, which takes a second here
     (late,) = grid.send_and_collect(_messages(8))  # the deadline was theirs, not the grid's
     assert late.has_error()
-    assert now[0] >= 1025.0
+    assert clock.now >= 1025.0
 
 
 def test_objects_that_are_still_being_uploaded_are_asked_for_again_soon() -> None:

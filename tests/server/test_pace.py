@@ -1,7 +1,4 @@
-"""Rounds on a clock: another client sees when it is asked, and learns nobody's coin from that.
-
-Time is virtual in these tests: it passes when somebody sleeps, and nothing else takes any.
-"""
+"""Rounds on a clock: another client sees when it is asked, and learns nobody's coin from that."""
 
 from __future__ import annotations
 
@@ -24,17 +21,6 @@ Make = Callable[..., Any]
 
 CURIOUS, QUICK, SLOW, DEAF = 1000, 1001, 1002, 1003
 WORK = {CURIOUS: 0.0, QUICK: 0.25, SLOW: 0.5}
-
-
-@pytest.fixture(autouse=True)
-def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", sleep)
 
 
 def seen_by_curious(fed: Any, **options: Any) -> dict[str, dict[int, float]]:
@@ -61,10 +47,10 @@ def durations(asked: dict[int, float]) -> dict[int, float]:
 
 
 def test_without_a_clock_the_length_of_a_round_tells_who_takes_part(federation: Make) -> None:
-    fed = federation(rounds=60, rounds_per_invitation=60)
+    fed = federation(rounds=120, rounds_per_invitation=120)
     lasted = durations(seen_by_curious(fed)["gradient"])
     slow, quick = coins_of(fed, SLOW), coins_of(fed, QUICK)
-    assert len(lasted) > 3
+    assert len(lasted) > 3  # by chance it is not, 2e-8
     for round_, seconds in lasted.items():
         assert (seconds > 0.45) is slow[round_]
         if not slow[round_]:

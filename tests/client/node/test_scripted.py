@@ -16,7 +16,8 @@ from flwr.proto.message_pb2 import ObjectTree
 import coinflower.client.node.resident
 from coinflower.client.node.link import ForgottenError, UnreachableError
 from coinflower.client.node.resident import ResidentNode
-from tests.support.nodes import echo_app, running, wait_until
+from tests.support.nodes import echo_app, running
+from tests.support.waiting import PATIENCE, wait_until
 
 
 class ScriptedLink:
@@ -95,7 +96,7 @@ def test_messages_are_handled_one_at_a_time_in_order(monkeypatch: pytest.MonkeyP
     link = ScriptedLink([_message(name) for name in "abc"])
     node, stop = _scripted_node(link, app, monkeypatch)
     with running(node, stop=stop):
-        wait_until(lambda: len(link.replies) == 3, 5)
+        wait_until(lambda: len(link.replies) == 3 and len(link.confirmed) == 2)
     assert events == [f"{what} {name}" for name in "abc" for what in ("begin", "end")]
     assert link.confirmed == ["a", "b"]
 
@@ -104,7 +105,7 @@ def test_a_reply_is_sent_again_after_an_outage(monkeypatch: pytest.MonkeyPatch) 
     link = ScriptedLink([_message("a")], [UnreachableError("down"), UnreachableError("down")])
     node, stop = _scripted_node(link, echo_app(), monkeypatch)
     with running(node, stop=stop):
-        wait_until(lambda: len(link.replies) == 1, 5)
+        wait_until(lambda: len(link.replies) == 1)
     reply = link.replies[0]
     assert reply.metadata.reply_to_message_id == "a"
 
@@ -113,7 +114,7 @@ def test_a_forgotten_node_joins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     link = ScriptedLink([_message("a"), _message("b")], [ForgottenError()])
     node, stop = _scripted_node(link, echo_app(), monkeypatch)
     with running(node, stop=stop):
-        wait_until(lambda: len(link.replies) == 1, 5)
+        wait_until(lambda: len(link.replies) == 1)
     assert link.joined == 2
     assert link.replies[0].metadata.reply_to_message_id == "b"
 
@@ -125,12 +126,34 @@ def test_a_busy_handler_does_not_delay_the_stop(monkeypatch: pytest.MonkeyPatch)
     @app.query("invite")
     def endless(message: Message, context: Context) -> Message:
         busy.set()
-        release.wait(10)
+        release.wait()
         return Message(RecordDict(), reply_to=message)
 
     node, stop = _scripted_node(ScriptedLink([_message("a")]), app, monkeypatch)
     with running(node, stop=stop):
-        assert busy.wait(5)
-        started = time.monotonic()
+        assert busy.wait(PATIENCE)
     release.set()
-    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("call", ["join", "poll", "reply", "leave"])
+def test_a_silent_network_does_not_delay_the_stop(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    silent, release = threading.Event(), threading.Event()
+    link = ScriptedLink([_message("a")])
+
+    def hang(*_: object) -> None:
+        silent.set()
+        release.wait()
+        if call != "leave":  # which does not mind
+            raise UnreachableError("silent")
+
+    setattr(link, call, hang)
+    node, stop = _scripted_node(link, echo_app(), monkeypatch)
+    with running(node, stop=stop):
+        if call == "leave":
+            wait_until(lambda: link.replies)
+        else:
+            assert silent.wait(PATIENCE)
+    assert silent.wait(PATIENCE)
+    release.set()
