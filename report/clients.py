@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.charts import Axis, Line, line_chart
 from coinflower.accounting.ledger.entries import EntryKind
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.protocol.policy import load_policy
-from coinflower.report.charts import Axis, Line, line_chart
 from coinflower.report.page import ClientLine, Figure, epsilon_points
 
 # More curves would be a smear, and each takes half a second; all clients are listed all the same.
@@ -93,8 +91,8 @@ def epsilon_figure(clients: Sequence[ClientRecord], delta: float) -> Figure:
             "largest; all are listed below."
         )
     label = "ε" if common is not None else "ε / budget"
-    svg = line_chart(title, lines, x=Axis(label="round"), y=Axis(label=label))
-    return Figure(name="epsilon", title=title, svg=Markup(svg), caption=caption)
+    svg = line_chart(title, lines, x=Axis(label="round", whole=True), y=Axis(label=label))
+    return Figure(name="epsilon", title=title, svg=svg, caption=caption)
 
 
 def _evenly(ranked: Sequence[ClientRecord], most: int) -> Sequence[ClientRecord]:

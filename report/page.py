@@ -13,11 +13,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.charts import Axis, Line, Point, binned, line_chart
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.rounding import rounded_up
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
-from coinflower.report.charts import Axis, Line, Point, binned, line_chart
 from coinflower.report.guarantee import Statement
 from coinflower.server.checkpoint import write_atomically
 
@@ -125,10 +125,13 @@ def accuracy_figure(measured: Sequence[Point], *, on: str, unit: str = "round") 
     title = f"Accuracy over {unit}s"
     last = f"Last: {measured[-1][1]:.2%} after {unit} {measured[-1][0]:g}." if measured else ""
     svg = line_chart(
-        title, [line], x=Axis(label=unit), y=Axis(label="accuracy", text=_percents, most=1.0)
+        title,
+        [line],
+        x=Axis(label=unit, whole=True),
+        y=Axis(label="accuracy", text=_percents, most=1.0),
     )
     return Figure(
-        name="accuracy", title=title, svg=Markup(svg), caption=f"Measured on {on}. {last}".strip()
+        name="accuracy", title=title, svg=svg, caption=f"Measured on {on}. {last}".strip()
     )
 
 
@@ -148,9 +151,13 @@ def count_figure(
     if band is not None:
         told += f" The line is the mean of {size} {unit}s, the band their least and largest."
     svg = line_chart(
-        title, [line], x=Axis(label=unit), y=Axis(label=label), bands=[band] if band else []
+        title,
+        [line],
+        x=Axis(label=unit, whole=True),
+        y=Axis(label=label),
+        bands=[band] if band else [],
     )
-    return Figure(name=name, title=title, svg=Markup(svg), caption=told)
+    return Figure(name=name, title=title, svg=svg, caption=told)
 
 
 def epsilon_points(charged: Sequence[int], cost: Analysis, delta: float) -> list[Point]:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from coinflower.accounting.charts import Point
 from coinflower.accounting.rounding import rounded_up
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
-from coinflower.report.charts import Point
 from coinflower.report.clients import ClientRecord, client_line, epsilon_figure, read_client
 from coinflower.report.guarantee import (
     ANALYSES,

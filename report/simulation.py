@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from coinflower.accounting.analyses.baselines import CentralShuffling
 from coinflower.accounting.analyses.names import scheme_class
+from coinflower.accounting.charts import Axis, Line, line_chart
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.simulation import Curve, read_state
 from coinflower.protocol.modes import Mode
-from coinflower.report.charts import Axis, Line, line_chart
 from coinflower.report.guarantee import Statement, statements
 from coinflower.report.page import (
     SEEDED,
@@ -135,13 +133,13 @@ def _epsilon_figure(results: dict[str, Any]) -> Figure:
     svg = line_chart(
         title,
         [Line(name="ε", points=points, dots=True)],
-        x=Axis(label="iteration"),
+        x=Axis(label="iteration", whole=True),
         y=Axis(label="ε", text=rounded_up),
     )
     return Figure(
         name="epsilon",
         title=title,
-        svg=Markup(svg),
+        svg=svg,
         caption=f"At δ = {results['delta']:g}, for a client with {results['d']:,} samples that is "
         "there in every iteration; no client loses more.",
     )

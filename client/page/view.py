@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from coinflower.accounting.ledger.statement import MOST_ROUNDS
 from coinflower.accounting.rounding import rounded_down, rounded_up
-from coinflower.client.page.drawing import COLOURS, draw_curve, draw_gauge
+from coinflower.client.page.drawing import COLOURS, draw_curve, gauge
 from coinflower.client.page.figures import Figures, work_out
 from coinflower.client.page.ledger_snapshot import Account, LedgerReading, Reader
 from coinflower.protocol.modes import Mode
@@ -89,7 +89,7 @@ def _snapshot_values(subject: Subject, reading: LedgerReading) -> dict[str, Any]
     experiments = [one.experiment for one in sorted(snapshot.accounts, key=lambda one: one.first)]
     return {
         "figures": figures,
-        "gauge": None if budget is None else draw_gauge(figures),
+        "gauge": None if budget is None else gauge(figures, budget.epsilon),
         "curve": draw_curve(figures, experiments) if len(figures.curve) > 1 else None,
         "rows": [
             _row(account, figures, snapshot.stops.left, experiments)
@@ -159,7 +159,10 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(
-        up=_figure, down=lambda value: _figure(value, up=False), moment=_moment
+        up=_figure,
+        down=lambda value: _figure(value, up=False),
+        moment=_moment,
+        percent="{:.3%}".format,
     )
     return environment
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from coinflower.accounting.charts import Axis, Line, binned, line_chart
 from coinflower.accounting.composition.tightness import realised_epsilon_after
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_down, rounded_up
@@ -15,7 +16,6 @@ from coinflower.deploy.local.cluster import prepare
 from coinflower.experiments.simulator.simulation import read_state
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
-from coinflower.report.charts import Axis, Line, binned, line_chart
 from coinflower.report.run import report_local_run, report_server_run
 from coinflower.server.journal import read_metrics
 from coinflower.server.settings import load_settings

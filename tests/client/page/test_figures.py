@@ -22,7 +22,7 @@ from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_down, rounded_up
-from coinflower.client.page.drawing import draw_curve, draw_gauge
+from coinflower.client.page.drawing import draw_curve, gauge
 from coinflower.client.page.figures import work_out
 from coinflower.client.page.ledger_snapshot import Reader, read_snapshot
 
@@ -102,7 +102,7 @@ def test_a_budget_that_was_lowered_has_room_for_nothing(ledger: Ledger, epsilon:
     assert figures.outlook.affordable_rounds == 0
     assert figures.left is not None
     assert figures.left < 0
-    assert 'class="limit"' in draw_gauge(figures)
+    assert gauge(figures, epsilon).limit == epsilon / figures.reserved_epsilon
 
 
 def test_the_curve_ends_at_what_was_spent_and_changes_colour_with_the_experiment(
@@ -206,7 +206,8 @@ def test_an_empty_ledger_has_figures_too(tmp_path: Path) -> None:
     Ledger.create(tmp_path / "new.db", "new").close()
     figures = work_out(read_snapshot(tmp_path / "new.db"), delta=DELTA, budget=BUDGET)
     assert (figures.spent, figures.left, figures.outlook) == (0, BUDGET.epsilon, None)
-    assert draw_gauge(figures)
+    shown = gauge(figures, BUDGET.epsilon)
+    assert (shown.spent, shown.reserved, shown.limit) == (0, 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Line charts as inline SVG: no script, no colours of their own, readable on paper and on a phone.
 
-The page's style sheet colours them by class: ``main``, ``second``, ``faint``, ``limit``, ``band``.
+The style sheet of the page that shows them colours lines by their class.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from markupsafe import Markup, escape
 
 Point = tuple[float, float]
 
@@ -28,12 +29,14 @@ class Line:
         points: From left to right.
         kind: Class of the style sheet.
         dots: Whether each point is marked and tells its value.
+        labelled: Whether the name stands at its beginning.
     """
 
     name: str
     points: Sequence[Point]
     kind: str = "main"
     dots: bool = False
+    labelled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,18 +51,25 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """What an axis says and how its figures are written."""
+    """What an axis says and how its figures are written; it begins at 0.
+
+    Attributes:
+        label: What it says.
+        text: How a figure is written.
+        most: Where it ends; behind the largest value by default.
+        whole: Whether there is nothing between whole numbers.
+    """
 
     label: str
     text: Callable[[float], str] = "{:g}".format
     most: float | None = None
-    least: float = 0.0
+    whole: bool = False
 
 
 def line_chart(
     title: str, lines: Sequence[Line], *, x: Axis, y: Axis, bands: Sequence[Band] = ()
-) -> str:
-    """Return a chart as an ``<svg>`` element; both axes begin at their ``least``."""
+) -> Markup:
+    """Return a chart as an ``<svg>`` element."""
     places = [at for line in lines for at, _ in line.points]
     heights = [value for line in lines for _, value in line.points]
     heights += [value for band in bands for value in band.high]
@@ -73,7 +83,7 @@ def line_chart(
         *(_curve(line, across, up, x, y) for line in lines),
         "</svg>",
     ]
-    return "\n".join(parts)
+    return Markup("\n".join(parts))
 
 
 def binned(values: Sequence[Point]) -> tuple[list[Point], Band | None, int]:
@@ -104,26 +114,24 @@ def binned(values: Sequence[Point]) -> tuple[list[Point], Band | None, int]:
 class _Scale:
     """From values to places on the drawing, with the ticks between."""
 
-    ticks: tuple[float, ...]
-    span: Point
+    ticks: Sequence[float]
+    most: float
     onto: Point
 
     @classmethod
     def over(cls, axis: Axis, values: Sequence[float], onto: Point) -> _Scale:
-        most = axis.most if axis.most is not None else max(values, default=0.0)
-        if most <= axis.least:
-            most = axis.least + 1.0
-        step = _round_step((most - axis.least) / 5)
-        first, last = math.ceil(axis.least / step), math.floor(most / step + 1e-9)
+        most = (max(values, default=0.0) if axis.most is None else axis.most) or 1.0
+        step = _round_step(most / 5)
+        if axis.whole:
+            step = max(1.0, step)
+        last = math.floor(most / step + 1e-9)
         if axis.most is None and last * step < most * (1 - 1e-9):
-            most = (last + 1) * step
             last += 1
-        ticks = tuple(index * step for index in range(first, last + 1))
-        return cls(ticks=ticks, span=(axis.least, most), onto=onto)
+            most = last * step
+        return cls(ticks=[index * step for index in range(last + 1)], most=most, onto=onto)
 
     def __call__(self, value: float) -> float:
-        share = (value - self.span[0]) / (self.span[1] - self.span[0])
-        return self.onto[0] + share * (self.onto[1] - self.onto[0])
+        return self.onto[0] + value / self.most * (self.onto[1] - self.onto[0])
 
 
 def _round_step(rough: float) -> float:
@@ -160,6 +168,9 @@ def _curve(line: Line, across: _Scale, up: _Scale, x: Axis, y: Axis) -> str:
     parts = [
         f'<g class="{line.kind}"><title>{escape(line.name)}</title><polyline points="{path}"/>'
     ]
+    if line.labelled and drawn:
+        at, height = drawn[0]
+        parts.append(f'<text x="{at + 4:.1f}" y="{height - 4:.1f}">{escape(line.name)}</text>')
     if line.dots and len(drawn) <= _MOST_DOTS:
         parts += [
             f'<circle cx="{at:.1f}" cy="{height:.1f}" r="3"><title>{escape(x.label)} '
