@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ import typer
 
 from coinflower.accounting.errors import UserError
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
+from coinflower.cli.privacy import Cap
 from coinflower.cli.stated import refuse_beside
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
@@ -47,6 +49,7 @@ def run(
     ] = None,
     q: Annotated[float, typer.Option("-q", help="Local sampling rate q.")] = 0.2,
     clip_norm: Annotated[float, typer.Option(help="Clip norm C; inf only without privacy.")] = 1.0,
+    cap: Cap = math.inf,
     sigma: Annotated[
         float | None, typer.Option(help="Noise multiplier σ (default: calibrated to --epsilon).")
     ] = None,
@@ -136,6 +139,7 @@ def run(
             p=chosen.usual_p if p is None else p,
             q=q,
             clip_norm=clip_norm,
+            cap=cap,
             sigma=sigma,
             epsilon=_EPSILON if epsilon is None and sigma is None else epsilon,
             delta=_DELTA if delta is None else delta,
@@ -212,8 +216,9 @@ def _print_results(results: dict[str, Any]) -> None:
     )
     accuracy = results["accuracy"]
     shown = "not measured" if accuracy is None else f"{accuracy:.1%}"
+    cap = "" if results["cap"] is None else f", cap = {results['cap']:g}"
     say(
-        f"Accuracy on the public test set: {shown}   σ = {number(results['sigma'])}, "
+        f"Accuracy on the public test set: {shown}   σ = {number(results['sigma'])}{cap}, "
         f"δ = {results['delta']:g}, {results['seconds']:.0f} s"
     )
     if results["insecure"]:

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.client_unit import whole_client
+from coinflower.accounting.composition.compose import Rounds, merged
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.ledger.prices import Prices
 from coinflower.accounting.ledger.statement import Statement
 from coinflower.accounting.ledger.stops import name_of
 from coinflower.accounting.rounding import rounded_down, rounded_up
@@ -27,6 +30,10 @@ FALSE_ALARMS = 0.01
 # Beyond this, "protected" would be a lie.
 _WEAK_CHANCE = 0.95
 _MOST_NAMES = 10
+# So many different terms are added up for the client as a whole; each takes a fiftieth of a second.
+_MOST_WHOLE = 500
+# e^20 is half a billion: beyond, the client is as good as seen.
+_PLAIN_TO_SEE = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +54,15 @@ class Explanation(Statement):
         guessing_chance: How often an adversary guesses right at most, one half being chance.
         detection_rate: How many members it finds at most among one per cent false alarms.
         groups: What several samples lose together.
+        client_epsilon: What all samples lose together, the client as a whole; None if there are so
+            many different terms that it was not worked out.
     """
 
     data_set: str
     guessing_chance: float
     detection_rate: float
     groups: Sequence[GroupLoss]
+    client_epsilon: float | None
 
 
 def explain_ledger(ledger: Ledger, delta: float, budget: Budget | None = None) -> Explanation:
@@ -69,7 +79,13 @@ def explain_ledger(ledger: Ledger, delta: float, budget: Budget | None = None) -
             for samples in GROUPS
             for losses in [group_loss(samples, stated.spent, delta)]
         ],
+        client_epsilon=_client_epsilon(charged, delta),
     )
+
+
+def _client_epsilon(charged: Rounds, delta: float) -> float | None:
+    rounds = merged((whole_client(cost), count) for cost, count in charged)
+    return Prices().after(rounds, delta) if len(rounds) <= _MOST_WHOLE else None
 
 
 def sections(told: Explanation) -> dict[str, list[str]]:
@@ -180,7 +196,27 @@ def _unit(told: Explanation) -> list[str]:
         "All figures are for one sample, added or removed. A patient with several samples is "
         "protected less: k of them lose up to k·ε together, and δ grows faster still.",
         f"{cases[0].upper()}{cases[1:]}.",
+        _whole(told),
     ]
+
+
+def _whole(told: Explanation) -> str:
+    epsilon = told.client_epsilon
+    if epsilon is None:
+        return (
+            "What the client as a whole loses, all its samples at once, is not known: this ledger "
+            f"holds more than {_MOST_WHOLE} different terms."
+        )
+    if not epsilon < _PLAIN_TO_SEE:
+        return (
+            "The client as a whole is not protected: whether all its samples were there at once is "
+            f"plain to see (ε ≤ {rounded_up(epsilon)} at δ = {told.delta:g}). A cap on its sum, or "
+            "a smaller one, would hide more."
+        )
+    return (
+        "And for the client as a whole, all its samples at once: "
+        f"ε ≤ {rounded_up(epsilon)} at δ = {told.delta:g}."
+    )
 
 
 def _left(told: Explanation) -> list[str]:

@@ -111,12 +111,17 @@ def describe_terms(terms: Terms) -> list[Statement]:
         ("participation probability p", f"{terms.p:g}"),
         ("sampling rate q", f"{terms.q:g}"),
         ("clip norm C", f"{terms.clip_norm:g}"),
+        *[("cap on a client's whole sum", _capped(terms))] * terms.is_capped,
         ("noise multiplier σ", rounded_up(terms.noise_multiplier, 6)),
         ("rounds planned", f"{terms.rounds:,}, {terms.rounds_per_invitation} an invitation"),
         ("learning rate, momentum", f"{terms.learning_rate:g}, {terms.momentum:g}"),
         ("hash of the terms", terms.hash),
     ]
     return [Statement(question=question, answer=answer) for question, answer in lines]
+
+
+def _capped(terms: Terms) -> str:
+    return f"{terms.cap:g} clip norms, that is {terms.cap_norm:g}"
 
 
 def accuracy_figure(measured: Sequence[Point], *, on: str, unit: str = "round") -> Figure:

@@ -206,6 +206,7 @@ def _public_guarantee(terms: Terms) -> list[Statement]:
             answer="each client's own ledger knows, and no server does: it depends on the client's "
             "size, its δ, and the rounds it heard of. For d samples: coinflower epsilon "
             f"--scheme {scheme.name} -p {terms.p:g} -q {terms.q:g} -d d "
+            f"{f'--cap {terms.cap!r} ' if terms.is_capped else ''}"
             f"--sigma {terms.noise_multiplier!r} --rounds {terms.rounds} --delta δ",
         ),
         Statement(

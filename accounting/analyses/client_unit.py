@@ -9,7 +9,7 @@ client as the unit").
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import scipy
 
 from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.baselines import WeakClientSampling
 from coinflower.accounting.analyses.binomial import binomial_window
 from coinflower.accounting.analyses.gaussian_excess import excess, log_sum, mills_ratio
 from coinflower.accounting.mechanism import Direction
@@ -82,6 +83,31 @@ class WholeClient(Analysis):
             cap=self.round.cap,
             direction=direction,
         )
+
+
+@dataclass(frozen=True)
+class SeenWholeClient(Analysis):
+    """The whole client as the unit if everybody sees when it joins: δ = p·δ(p = 1) for ε ≥ 0."""
+
+    name: ClassVar[str] = "seen-client"
+    title: ClassVar[str] = "the client as a whole, seen to join"
+
+    def _delta(self, epsilon: Array, direction: Direction) -> Array:
+        always = WholeClient(replace(self.round, p=1.0))
+        return self.round.p * always._delta(epsilon, direction)
+
+
+def whole_client(cost: Analysis) -> Analysis:
+    """Return what a round that is charged so for one record costs the client as a whole.
+
+    Args:
+        cost: An analysis that ledgers take. It tells whether the coin is secret, or there is none.
+    """
+    if cost.hides_coin:
+        return WholeClient(cost.round)
+    if isinstance(cost, WeakClientSampling):
+        return SeenWholeClient(cost.round)
+    return WholeClient(replace(cost.round, p=1.0))
 
 
 def _components(q: float, size: int, cap: float) -> tuple[Array, Array]:

@@ -95,6 +95,7 @@ def show(
                             "q": tally.terms.round.q,
                             "d": tally.terms.round.d,
                             "sigma": tally.terms.round.noise_multiplier,
+                            "cap": tally.terms.round.cap if tally.terms.round.is_capped else None,
                         }
                         for tally in stated.tallies
                         for terms in [terms_of(tally)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,12 +127,17 @@ def _policy_rows(policy: Policy) -> list[tuple[str, str]]:
         ("Participation probability p, at most", f"{policy.largest_p:g}"),
         ("Sampling rate q, at most", f"{policy.largest_q:g}"),
         ("Clip norm, at most", f"{policy.largest_clip_norm:g}"),
+        ("Cap on the whole sum, in clip norms, at most", _largest_cap(policy)),
         ("Noise multiplier, at least", f"{policy.least_noise_multiplier:g}"),
         ("Models allowed", ", ".join(sorted(policy.models))),
     ]
     if policy.insecure_seed is not None:
         rows.append(("INSECURE", "coins, samples and noise are seeded"))
     return rows
+
+
+def _largest_cap(policy: Policy) -> str:
+    return f"{policy.largest_cap:g}" if math.isfinite(policy.largest_cap) else "none needed"
 
 
 def _mark(name: str) -> str:

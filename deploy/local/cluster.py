@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Plan:
         p: Participation probability.
         q: Sampling rate.
         clip_norm: Clip norm.
+        cap: Largest norm of a client's whole sum, in clip norms; infinite for none.
         sigma: Noise multiplier; calibrated from ``epsilon`` if None.
         epsilon: Budget of every client, which is never raised; None grants what ``sigma`` costs.
         delta: At this δ.
@@ -68,6 +70,7 @@ class Plan:
     p: float
     q: float = 0.2
     clip_norm: float = 1.0
+    cap: float = math.inf
     sigma: float | None = None
     epsilon: float | None
     delta: float
@@ -184,6 +187,7 @@ def _terms(
         p=plan.p,
         q=plan.q,
         clip_norm=plan.clip_norm,
+        cap=plan.cap,
         noise_multiplier=_sigma(plan, largest_size),
         rounds=plan.rounds,
         rounds_per_invitation=plan.rounds_per_invitation,
@@ -212,6 +216,7 @@ def _sigma(plan: Plan, largest_size: int) -> float:
         epsilon=plan.epsilon,
         delta=plan.delta,
         rounds=plan.rounds,
+        cap=plan.cap,
     )
 
 

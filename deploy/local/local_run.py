@@ -168,6 +168,7 @@ def collect_results(cluster: Cluster, started: float) -> dict[str, Any]:
         "private": terms.mode.is_private,
         "insecure": cluster.insecure,
         "sigma": terms.noise_multiplier,
+        "cap": terms.cap if terms.is_capped else None,
         "delta": cluster.delta,
         "p": terms.p,
         "q": terms.q,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ def run(
     delta: float,
     p: float | None = None,
     q: float | None = None,
+    cap: float | None = None,
     learning_rate: float | None = None,
     out: Path | None = None,
     insecure_seed: int | None = None,
@@ -85,6 +87,7 @@ def run(
         delta: At this δ.
         p: Participation probability; the mode's usual one if left out.
         q: Local sampling rate.
+        cap: Largest norm of a client's whole sum, in clip norms, at least 1; none if left out.
         learning_rate: Step size.
         out: New folder for the results; one in ``runs`` if left out.
         insecure_seed: Seeds coins, samples and noise, so that nothing is protected: for tests only.
@@ -110,6 +113,7 @@ def run(
         mode=chosen,
         p=chosen.usual_p if p is None else p,
         q=Plan.q if q is None else q,
+        cap=math.inf if cap is None else cap,
         learning_rate=Plan.learning_rate if learning_rate is None else learning_rate,
         epsilon=epsilon,
         delta=delta,

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClientSampling
 from coinflower.accounting.analyses.certified import Certified
-from coinflower.accounting.composition.compose import delta_after
+from coinflower.accounting.analyses.client_unit import SeenWholeClient, WholeClient
+from coinflower.accounting.composition.compose import delta_after, epsilon_after
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
@@ -155,6 +156,39 @@ def test_an_empty_ledger_has_charged_nothing_and_knows_nothing_of_mode_none(ledg
     text = told(ledger.path)
     assert "No round was ever charged" in text
     assert "Mode none charges nothing and protects nothing" in text
+
+
+def test_the_client_as_a_whole_is_added_up_over_all_experiments(ledger):
+    capped = Round(p=0.1, q=0.1, d=40, noise_multiplier=2.0, cap=1.5)
+    seen = Round(p=0.1, q=0.1, d=40, noise_multiplier=3.0, cap=2.0)
+    charge(ledger, "heart#ab", Certified(capped), 3, reserved=6)
+    charge(ledger, "lung#cd", WeakClientSampling(seen), 2)
+    found = json.loads(call(ledger.path, "--json").stdout)
+    whole = epsilon_after([(WholeClient(capped), 3), (SeenWholeClient(seen), 2)], 1e-5)
+    assert found["client_epsilon"] == whole > found["epsilon"]
+    text = told(ledger.path)
+    assert (
+        f"And for the client as a whole, all its samples at once: ε ≤ {rounded_up(whole)} at δ = "
+        in text
+    )
+
+
+def test_a_client_that_is_plain_to_see_is_called_so(ledger):
+    charge(ledger, "heart#ab", COST, 20)
+    found = json.loads(call(ledger.path, "--json").stdout)
+    assert found["client_epsilon"] > 20
+    text = told(ledger.path)
+    assert "The client as a whole is not protected" in text
+    assert "A cap on its sum, or a smaller one, would hide more." in text
+
+
+def test_of_very_many_terms_the_client_as_a_whole_is_not_worked_out(ledger, monkeypatch):
+    monkeypatch.setattr("coinflower.report.explanation._MOST_WHOLE", 1)
+    charge(ledger, "heart#ab", COST, 1)
+    charge(ledger, "lung#cd", COST.with_noise(2.0), 1)
+    found = json.loads(call(ledger.path, "--json").stdout)
+    assert found["client_epsilon"] is None
+    assert "loses, all its samples at once, is not known" in told(ledger.path)
 
 
 def test_seeded_coins_void_what_follows(tmp_path):

@@ -11,7 +11,7 @@ from coinflower.cli import main as cli
 from coinflower.protocol.policy import load_policy
 from coinflower.server.settings import load_settings
 
-LIMITS = ("--sigma", "--epsilon", "--delta", "--rounds", "-p", "-q", "--clip-norm")
+LIMITS = ("--sigma", "--epsilon", "--delta", "--rounds", "-p", "-q", "--clip-norm", "--cap")
 SIGMAS = (None, "0.1", "1", "6")
 EPSILONS = (None, "0.05", "1", "40")
 OTHERS = (
@@ -19,6 +19,7 @@ OTHERS = (
     {"--delta": "1e-6", "--rounds": "2"},
     {"--mode": "local-only", "-q": "0.05"},
     {"--mode": "quiet", "-p": "0.3", "--clip-norm": "0.25"},
+    {"-p": "0.2", "--cap": "1.5"},
     {"--mode": "untrusted", "--rounds": "12", "--rounds-per-invite": "3"},
 )
 
@@ -52,11 +53,13 @@ def check_kept(folder, stated):
         assert policy.largest_p <= limits["-p"]
         assert policy.largest_q <= limits["-q"]
         assert policy.largest_clip_norm <= limits["--clip-norm"]
+        assert policy.largest_cap <= limits["--cap"]
         assert policy.least_noise_multiplier >= least_sigma
         assert policy.modes == {terms.mode}
         policy.require(terms)
         rounds = [(terms.round_cost(policy.declared_size), terms.rounds)]
         assert epsilon_after(rounds, policy.budget.delta) <= policy.budget.epsilon
+    assert terms.cap <= limits["--cap"]
     assert terms.noise_multiplier >= least_sigma
     assert terms.rounds <= limits["--rounds"]
     assert str(terms.mode) == stated.get("--mode", "trusted")

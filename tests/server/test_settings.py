@@ -33,6 +33,7 @@ def written(folder: Path, **changes: Any) -> Path:
         TERMS,
         replace(TERMS, mode=Mode.NONE, noise_multiplier=0.0, clip_norm=math.inf),
         replace(TERMS, p=1, clip_norm=2),
+        replace(TERMS, cap=1.5),
     ],
 )
 def test_settings_survive_their_file_with_the_terms_hash(tmp_path: Path, terms: Terms) -> None:

@@ -10,9 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from coinflower.accounting.analyses.baselines import CentralShuffling
-from coinflower.accounting.analyses.certified import Certified
-from coinflower.accounting.analyses.client_unit import WholeClient, client_delta
+from coinflower.accounting.analyses.baselines import (
+    CentralShuffling,
+    OnlyLocalSampling,
+    WeakClientSampling,
+)
+from coinflower.accounting.analyses.certified import Certified, CertifiedBySample
+from coinflower.accounting.analyses.client_unit import (
+    SeenWholeClient,
+    WholeClient,
+    client_delta,
+    whole_client,
+)
+from coinflower.accounting.analyses.names import CHARGED
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.mechanism import Direction, Round
 
@@ -111,3 +121,41 @@ def test_huge_clients_need_few_components(q, cap):
 def test_a_cap_below_one_clip_norm_is_refused():
     with pytest.raises(ValueError, match=r"cap = 0\.5 must be at least 1"):
         WholeClient(Round(p=0.5, q=0.5, d=3, noise_multiplier=1.0, cap=0.5))
+
+
+@given(probability, probability, st.integers(1, 30), st.floats(0.3, 20), caps, directions)
+@settings(max_examples=40, deadline=None)
+def test_a_client_that_is_seen_to_join_loses_on_average_what_that_shows(
+    p, q, size, sigma, cap, direction
+):
+    """Whoever sees the coin sees nothing at all, or a client that always joins."""
+    epsilon = np.array([0.01, 0.1, 0.7, 2.0])
+    round_ = Round(p=p, q=q, d=size, noise_multiplier=sigma, cap=cap)
+    value = SeenWholeClient(round_).delta(epsilon, direction)
+    expected = p * on_a_grid(epsilon, 1.0, q, size, sigma, cap, direction)
+    assert value == pytest.approx(expected, rel=1e-3, abs=1e-9)
+    # A secret coin never shows more, and at p = 1 there is none.
+    hidden = WholeClient(round_).delta(epsilon, direction)
+    assert (hidden <= value * (1 + 1e-9) + 1e-13).all()
+    # For ε < 0 the rounds that it sits out add 1 − e^ε.
+    mirrored = SeenWholeClient(round_).delta(-epsilon, direction)
+    always = on_a_grid(-epsilon, 1.0, q, size, sigma, cap, direction)
+    assert mirrored == pytest.approx(p * always + (1 - p) * -np.expm1(-epsilon), rel=1e-3)
+
+
+def test_whoever_charges_a_record_knows_what_to_say_of_the_client():
+    round_ = Round(p=0.3, q=0.2, d=5, noise_multiplier=1.5, cap=2.0)
+    free = Round(p=0.3, q=0.2, d=5, noise_multiplier=1.5)
+    always = Round(p=1.0, q=0.2, d=5, noise_multiplier=1.5, cap=2.0)
+    known = {
+        Certified(round_): WholeClient(round_),
+        CertifiedBySample(free): WholeClient(free),
+        WeakClientSampling(round_): SeenWholeClient(round_),
+        OnlyLocalSampling(round_): WholeClient(always),
+    }
+    assert {type(cost) for cost in known} == set(CHARGED.values())
+    for cost, whole in known.items():
+        assert whole_client(cost) == whole
+        assert not whole.is_chargeable
+        # Five records lose no less than one of them does.
+        assert whole.delta(0.1) >= type(cost)(Round(0.3, 0.2, 0, 1.5)).delta(0.1)
