@@ -1,5 +1,6 @@
 """The public interface: its names, what they answer, and that importing it loads nothing heavy."""
 
+import math
 import subprocess
 import sys
 
@@ -86,6 +87,14 @@ def test_events_and_steps_cost_what_rounds_do(cap):
     for _ in range(10):
         steps.step(noise_multiplier=1.2, sample_rate=0.05)
     assert steps.get_epsilon(1e-5) == spent
+
+
+@pytest.mark.parametrize("cap", [0, 0.5, -1, math.nan, True, "2"])
+def test_a_cap_that_is_none_is_named_before_anything_is_written(cap, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"cap = {cap} must be at least 1 clip norm"):
+        coinflower.run(clients=2, rounds=1, epsilon=1, delta=1e-3, cap=cap)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_without_privacy_is_refused():

@@ -153,6 +153,17 @@ def test_the_servers_report_knows_nothing_of_clients_epsilon(run):
     assert page.find("figure", id="participants")
 
 
+def test_a_cap_stands_beside_the_clip_norm_and_in_what_to_ask(run, tmp_path):
+    assert "cap on" not in read_page(run[1]).one(id="terms").text
+    cluster = prepare(plan(rounds=1, clip_norm=0.5, cap=1.5), tmp_path / "run")
+    play(cluster)
+    page = read_page(report_local_run(cluster))
+    told = page.one(id="terms").text
+    assert "cap on a client's whole sum 1.5 clip norms, that is 0.75" in told
+    told = read_page(report_server_run(load_settings(cluster.settings))).one(id="guarantee").text
+    assert "--cap 1.5 --sigma 1.0" in told
+
+
 def test_a_seeded_server_stamps_its_report(run):
     cluster, _ = run
     settings = replace(load_settings(cluster.settings), insecure_seed=3)

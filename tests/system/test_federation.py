@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+import coinflower
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.flower.superlink import LOOPBACK, free_port
@@ -79,6 +80,47 @@ def test_the_command_trains_in_every_private_mode(tmp_path, mode):
     assert result["report"] == str(out / "report.html")
     assert (out / "report.html").exists()
     assert not processes(out)
+
+
+def test_the_command_trains_under_a_cap(tmp_path):
+    out = tmp_path / "run"
+    command = [COINFLOWER, "run", "--clients", "3", "--rounds", "4", "-p", "0.2", "-q", "0.05"]
+    done = subprocess.run(
+        [*command, "--cap", "2", "--epsilon", "0.1", "--out", out, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["rounds"], result["cap"]) == (4, 2.0)
+    assert json.loads((out / "terms.json").read_text())["cap"] == 2.0
+    # The noise is that of the budget with the cap, and less than without it.
+    target = {"p": 0.2, "q": 0.05, "d": 479, "rounds": 4, "epsilon": 0.1, "delta": 1e-3}
+    assert result["sigma"] == coinflower.noise_multiplier(**target, cap=2)
+    assert result["sigma"] < 0.9 * coinflower.noise_multiplier(**target)
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert all(row["dropped"] == 0 for row in metrics)
+    ledger = str(out / "clients" / "client-0.db")
+    shown, told, exported = (
+        subprocess.run([COINFLOWER, *words], capture_output=True, text=True, check=True).stdout
+        for words in (
+            ["ledger", "show", ledger, "--delta", "1e-3", "--json"],
+            ["explain", ledger, "--delta", "1e-3", "--json"],
+            ["ledger", "export", ledger, "--format", "json"],
+        )
+    )
+    (experiment,) = json.loads(shown)["experiments"]
+    assert (experiment["cap"], experiment["scheme"]) == (2.0, "certified")
+    round_ = coinflower.Round(0.2, 0.05, 479, result["sigma"], 2.0)
+    spent = coinflower.epsilon(round_, rounds=4, delta=1e-3)
+    assert json.loads(shown)["epsilon"] == result["clients"][0]["epsilon"] == spent <= 0.1
+    assert spent < json.loads(told)["client_epsilon"]
+    assert all(json.loads(entry["terms"])["cap"] == 2.0 for entry in json.loads(exported))
+    backup = str(tmp_path / "backup.db")
+    subprocess.run([COINFLOWER, "ledger", "backup", ledger, backup], check=True)
+    with Ledger.open(Path(backup), read_only=True) as copy:
+        assert copy.spent(1e-3) == spent
 
 
 def test_mode_none_needs_its_flag_and_says_what_it_is(tmp_path):

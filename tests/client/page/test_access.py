@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -231,6 +232,14 @@ def test_the_page_claims_no_more_than_its_figures_and_hashes_show(page: PageServ
     assert "against everybody but the server in the other private ones" in text
     assert "mode none is not counted" in text
     assert "only that shows a file that was rewritten as a whole" in text
+
+
+def test_the_page_says_which_cap_the_policy_asks_for(owner: Any) -> None:
+    for limit, told in ((None, "none needed"), (1.5, "1.5")):
+        owner.change(largest_cap=limit)
+        with serving(owner.open()) as server:
+            text = " ".join(get(server).text.split())
+        assert re.search(rf"Cap on the whole sum.{{0,80}}at most.{{0,20}}>{told}<", text)
 
 
 def test_names_in_the_ledger_are_never_taken_for_html(owner: Any, make_terms: Make) -> None:
