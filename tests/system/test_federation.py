@@ -116,7 +116,8 @@ def test_the_command_trains_under_a_cap(tmp_path):
     spent = coinflower.epsilon(round_, rounds=4, delta=1e-3)
     assert json.loads(shown)["epsilon"] == result["clients"][0]["epsilon"] == spent <= 0.1
     assert spent < json.loads(told)["client_epsilon"]
-    assert all(json.loads(entry["terms"])["cap"] == 2.0 for entry in json.loads(exported))
+    entries = json.loads(exported)["entries"]
+    assert all(json.loads(entry["terms"])["cap"] == 2.0 for entry in entries)
     backup = str(tmp_path / "backup.db")
     subprocess.run([COINFLOWER, "ledger", "backup", ledger, backup], check=True)
     with Ledger.open(Path(backup), read_only=True) as copy:
