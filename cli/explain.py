@@ -44,7 +44,10 @@ def explain(
                 "secure": told.secure,
                 "guessing_chance": told.guessing_chance,
                 "detection_rate_at_1_percent": told.detection_rate,
-                "groups": [vars(group) for group in told.groups],
+                "groups": [
+                    {"samples": group.records, "epsilon": group.epsilon, "delta": group.delta}
+                    for group in told.groups
+                ],
                 "client_epsilon": told.client_epsilon,
                 "budget_epsilon": None if budget is None else budget.epsilon,
                 "left_epsilon": None if told.left is None else max(0.0, told.left),

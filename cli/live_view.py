@@ -56,7 +56,7 @@ class LiveView:
         self._shown = -1
         self._refusals = ""
         # Where everybody always answers, nobody but the clients knows who takes part.
-        self._who = "asked" if cluster.terms.mode.answers_always else "participants"
+        self._who = "asked" if cluster.terms.mode.answers_always else "took part"
         self._epsilon = 0.0
         self._epsilon_at = -math.inf
         self._epsilon_round = 0

@@ -32,10 +32,10 @@ Answer = TypeVar("Answer")
 
 def plan(
     batch: Annotated[
-        float | None, typer.Option("--batch", help="Mean number of samples in a round.")
+        float | None, typer.Option("--batch", help="Mean number of records in a round.")
     ] = None,
     clients: Annotated[int | None, typer.Option("--clients", help="Number of clients.")] = None,
-    d: Annotated[int | None, typer.Option("-d", help="Samples of the largest client.")] = None,
+    d: Annotated[int | None, typer.Option("-d", help="Records of the largest client.")] = None,
     epsilon: Annotated[
         float | None, typer.Option("--epsilon", help="Privacy loss ε of all rounds.")
     ] = None,
@@ -123,7 +123,7 @@ def _ask_for_missing(given: dict[str, Any]) -> dict[str, Any]:
             found[key] = _ask(question, default, parse)
 
     ask("clients", "How many clients", 10, lambda text: _count("clients", text))
-    ask("d", "How many samples has the largest client", 500, lambda text: _count("samples", text))
+    ask("d", "How many records has the largest client", 500, lambda text: _count("records", text))
     ask("rounds", "How many rounds", 100, lambda text: _count("rounds", text))
     modes = "; ".join(f"{each} ({each.facts.noise})" for each in PRIVATE_MODES)
     question = f"Who adds noise: {modes}"
@@ -135,12 +135,12 @@ def _ask_for_missing(given: dict[str, Any]) -> dict[str, Any]:
     levels = ", ".join(f"{name} (ε = {value:g})" for name, value in PRIVACY.items())
     ask("epsilon", f"How private: {levels}, or ε as a number", "balanced", _privacy)
     delta = suggested_delta(found["clients"], found["d"])
-    ask("delta", "δ (well below one over the number of all samples)", f"{delta:g}", _delta)
+    ask("delta", "δ (well below one over the number of all records)", f"{delta:g}", _delta)
     return found
 
 
 def _ask_for_batch(wishes: Wishes) -> float:
-    question = f"How accurate: {', '.join(ACCURACY)}, or the mean number of samples in a round"
+    question = f"How accurate: {', '.join(ACCURACY)}, or the mean number of records in a round"
     answer = _ask(question, "balanced", lambda text: _accuracy(text, wishes.largest_batch))
     return batch_for(wishes, answer) if isinstance(answer, str) else answer
 
@@ -201,7 +201,7 @@ def _accuracy(text: str, largest_batch: float) -> str | float:
     validation.require_positive("batch", value)
     if value > largest_batch:
         raise UserError(
-            f"batch = {value:g} is more than the {largest_batch:g} samples that take part on "
+            f"batch = {value:g} is more than the {largest_batch:g} records that take part on "
             "average; say less."
         )
     return value
@@ -255,7 +255,7 @@ def _print_proposal(proposal: Proposal, written: list[str]) -> None:
         f"rounds, as each client's ledger will say (scheme {proposal.wishes.scheme.name})."
     )
     say(
-        f"A round has {proposal.batch:.4g} samples on average. Each coordinate of their mean "
+        f"A round has {proposal.batch:.4g} records on average. Each coordinate of their mean "
         f"gradient, whose length is at most {terms.clip_norm:g}, carries noise of "
         f"{proposal.noise_share:.3g}."
     )

@@ -74,7 +74,7 @@ def epsilon(
     plot: Plot = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """What ε do these rounds cost at this δ?"""
+    """Print the ε that these rounds cost at this δ."""
     cost = scheme_class(scheme)(Round(p, q, d, sigma, cap))
     value = epsilon_after([(cost, rounds)], delta)
     if plot is not None:
@@ -94,7 +94,7 @@ def delta(
     plot: Plot = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """What δ do these rounds reach at this ε?"""
+    """Print the δ that these rounds reach at this ε."""
     cost = scheme_class(scheme)(Round(p, q, d, sigma, cap))
     value = delta_after([(cost, rounds)], epsilon)
     if plot is not None:
@@ -114,7 +114,7 @@ def sigma(
     plot: Plot = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """What is the least noise multiplier that keeps these rounds within (ε, δ)?"""
+    """Print the least noise multiplier that keeps these rounds within (ε, δ)."""
     kind = scheme_class(scheme)
     least = least_sigma(kind, p=p, q=q, d=d, epsilon=epsilon, delta=delta, rounds=rounds, cap=cap)
     cost = kind(Round(p, q, d, least, cap))
@@ -199,7 +199,7 @@ def _answer(
     for key, unit in (("realised_epsilon", "ε"), ("realised_delta", "δ")):
         if key in realised:
             say(
-                f"A concrete data set is known to lose {unit} ≥ {lower_bound(realised[key])}: "
+                f"Lower bound: some data set loses {unit} ≥ {lower_bound(realised[key])}; "
                 "the truth lies in between."
             )
     if not pays:

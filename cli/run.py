@@ -201,7 +201,7 @@ def _print_results(results: dict[str, Any]) -> None:
     budget = "–" if not results["private"] else None
     print_table(
         f"Clients after {results['rounds']} rounds (mode {results['mode']})",
-        ["client", "samples", "ε spent", "of budget", "rounds charged", "taken part"],
+        ["client", "records", "ε spent", "of budget", "rounds charged", "taken part"],
         [
             [
                 row["client"],

@@ -20,7 +20,7 @@ logger = logging.getLogger("coinflower.client")
 def build_fitting_model(terms: Terms, data: LocalData, most_parameters: int) -> nn.Module:
     """Return the model of the terms, if it is not too large and fits the data.
 
-    A trial on a blank row shows now, not in a round, whether they do; it depends on no sample.
+    A trial on a blank row shows now, not in a round, whether they do; it depends on no record.
 
     Raises:
         RefusedError: It has more parameters than the owner allows.

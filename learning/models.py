@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.samples import trainable_parameters
+from coinflower.learning.gradients.per_record import trainable_parameters
 from coinflower.learning.own_code import OwnCodeError, blamed_on_its_author, place_of
 
 

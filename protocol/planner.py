@@ -36,7 +36,7 @@ _CLIP_NORM = 1.0
 _POLICY_COMMENTS = {
     "data_set": "the name that the ledger bears: choose your own",
     "data": "a folder or an .npz file",
-    "declared_size": "public bound on the number of samples",
+    "declared_size": "public bound on the number of records",
     "[budget]": "over all experiments on this data, ever",
 }
 _MOST_TRIAL_CLIENTS = 20
@@ -49,9 +49,9 @@ class Wishes:
 
     Attributes:
         clients: Number of clients.
-        d: Samples of the largest client.
+        d: Records of the largest client.
         rounds: Number of rounds.
-        epsilon: What a sample may lose in all.
+        epsilon: What a record may lose in all.
         delta: At this δ.
         largest_p: How often a client can take part at most.
         mode: Who adds noise.
@@ -97,7 +97,7 @@ class Wishes:
 
     @property
     def largest_batch(self) -> float:
-        """Mean batch with all the samples of everybody who takes part."""
+        """Mean batch with all the records of everybody who takes part."""
         return self.largest_p * self.clients * self.d
 
 
@@ -117,7 +117,7 @@ class Proposal:
 
     @property
     def batch(self) -> float:
-        """Mean number of samples in a round."""
+        """Mean number of records in a round."""
         return self.terms.p * self.terms.q * self.wishes.clients * self.wishes.d
 
     @property
@@ -211,9 +211,9 @@ class Proposal:
 
 
 def suggested_delta(clients: int, d: int) -> float:
-    """Return the largest power of ten that is at most a tenth of one over all samples.
+    """Return the largest power of ten that is at most a tenth of one over all records.
 
-    At one over the number of samples, publishing a random one of them would be allowed.
+    At one over the number of records, publishing a random one of them would be allowed.
     """
     return float(f"1e-{1 + math.ceil(math.log10(clients * d))}")
 

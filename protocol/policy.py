@@ -80,7 +80,7 @@ class Policy:
         data: Name or path of the data.
         ledger: Path of the ledger.
         witness: Path, best on another disk, of a note of the ledger's last entry.
-        declared_size: Public bound on the number of elements, fixed before a run.
+        declared_size: Public bound on the number of records, fixed before a run.
         modes: Modes allowed.
         largest_p: Largest participation probability.
         largest_q: Largest sampling rate.

@@ -49,7 +49,7 @@ class Terms:
         mode: Who adds noise and who sees participation.
         p: Participation probability.
         q: Local sampling rate.
-        clip_norm: Bound on each sample's gradient; infinite only without privacy.
+        clip_norm: Bound on each record's gradient; infinite only without privacy.
         cap: Bound on a client's whole sum, in clip norms; infinite, and left out where the terms
             are written, for none.
         noise_multiplier: Noise over clip norm; 0 only without privacy.

@@ -24,7 +24,7 @@ class ClientRecord:
 
     Attributes:
         name: Its name.
-        samples: Declared size.
+        records: Declared size.
         coins: Its coins by round, of every round charged.
         cost: What a round costs; None without privacy.
         epsilon: What its ledger says was spent; None without privacy.
@@ -33,7 +33,7 @@ class ClientRecord:
     """
 
     name: str
-    samples: int
+    records: int
     coins: dict[int, bool]
     cost: Analysis | None
     epsilon: float | None
@@ -54,7 +54,7 @@ def read_client(cluster: Cluster, index: int) -> ClientRecord:
         private = cluster.terms.mode.is_private
         return ClientRecord(
             name=f"client-{index}",
-            samples=policy.declared_size,
+            records=policy.declared_size,
             coins={entry.round: bool(entry.coin) for entry in charges if entry.round is not None},
             cost=cluster.terms.round_cost(policy.declared_size),
             epsilon=stated.spent if private else None,
@@ -107,7 +107,7 @@ def client_line(client: ClientRecord) -> ClientLine:
     assert client.epsilon is not None
     return ClientLine(
         name=client.name,
-        samples=f"{client.samples:,}",
+        records=f"{client.records:,}",
         epsilon=rounded_up(client.epsilon),
         budget=rounded_down(client.budget),
         share=client.share(client.epsilon),

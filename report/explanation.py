@@ -25,7 +25,7 @@ from coinflower.report.guarantee import (
 )
 
 GROUPS = (2, 5, 10)
-"""How many samples a person may have: the cases that are worked out."""
+"""How many records a person may have: the cases that are worked out."""
 FALSE_ALARMS = 0.01
 # Beyond this, "protected" would be a lie.
 _WEAK_CHANCE = 0.95
@@ -38,9 +38,9 @@ _PLAIN_TO_SEE = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLoss:
-    """What several samples lose together."""
+    """What several records lose together."""
 
-    samples: int
+    records: int
     epsilon: float
     delta: float
 
@@ -53,8 +53,8 @@ class Explanation(Statement):
         data_set: Name of the data set.
         guessing_chance: How often an adversary guesses right at most, one half being chance.
         detection_rate: How many members it finds at most among one per cent false alarms.
-        groups: What several samples lose together.
-        client_epsilon: What all samples lose together, the client as a whole; None if there are so
+        groups: What several records lose together.
+        client_epsilon: What all records lose together, the client as a whole; None if there are so
             many different terms that it was not worked out.
     """
 
@@ -75,9 +75,9 @@ def explain_ledger(ledger: Ledger, delta: float, budget: Budget | None = None) -
         guessing_chance=guessing_chance(charged, stated.spent, delta),
         detection_rate=detection_rate(FALSE_ALARMS, stated.spent, delta),
         groups=[
-            GroupLoss(samples=samples, epsilon=losses[0], delta=losses[1])
-            for samples in GROUPS
-            for losses in [group_loss(samples, stated.spent, delta)]
+            GroupLoss(records=records, epsilon=losses[0], delta=losses[1])
+            for records in GROUPS
+            for losses in [group_loss(records, stated.spent, delta)]
         ],
         client_epsilon=_client_epsilon(charged, delta),
     )
@@ -100,10 +100,10 @@ def sections(told: Explanation) -> dict[str, list[str]]:
         "What was spent": _spent(told),
         "What that means": _meaning(told),
         "Who is protected against whom": _against(told),
-        "For whom: one sample, not one person": _unit(told),
+        "For whom: one record, not one person": _unit(told),
         "What it does not mean": [
             "It does not say that so much was lost: ε bounds the worst case, for the most unlucky "
-            "sample and the best adversary.",
+            "record and the best adversary.",
             OTHER_USES,
             "It counts what this ledger charged. Training that passed the ledger by, or entries "
             "lost with an older copy of the file, are not in it.",
@@ -133,16 +133,16 @@ def _spent(told: Explanation) -> list[str]:
 def _meaning(told: Explanation) -> list[str]:
     chance = told.guessing_chance
     sentences = [
-        "Suppose that somebody knows every other sample and every message that the guarantee "
-        "covers, and finds it as likely as not that a certain sample was among the data. They then "
+        "Suppose that somebody knows every other record and every message that the guarantee "
+        "covers, and finds it as likely as not that a certain record was among the data. They then "
         f"guess right in at most {_percent(chance)} of cases; blind guessing is right in 50 %.",
         f"If they accept {_percent(FALSE_ALARMS)} false alarms, they recognise at most "
-        f"{_percent(told.detection_rate)} of the samples that are in the data.",
+        f"{_percent(told.detection_rate)} of the records that are in the data.",
     ]
     if told.spent < 20:
         sentences.append(
             "Nothing that anybody concludes becomes more than "
-            f"e^ε = {rounded_up(math.exp(told.spent))} times as likely because one sample was "
+            f"e^ε = {rounded_up(math.exp(told.spent))} times as likely because one record was "
             f"there, but for exceptions of probability δ = {told.delta:g}."
         )
     if chance > _WEAK_CHANCE:
@@ -186,14 +186,14 @@ def _listed(names: Sequence[str]) -> str:
 
 def _unit(told: Explanation) -> list[str]:
     cases = "; ".join(
-        f"{group.samples} samples: ε ≤ {rounded_up(group.epsilon)} at δ = "
+        f"{group.records} records: ε ≤ {rounded_up(group.epsilon)} at δ = "
         f"{rounded_up(group.delta, 2)}"
         if group.delta < 1
-        else f"{group.samples} samples: no bound at this δ"
+        else f"{group.records} records: no bound at this δ"
         for group in told.groups
     )
     return [
-        "All figures are for one sample, added or removed. A patient with several samples is "
+        "All figures are for one record, added or removed. A patient with several records is "
         "protected less: k of them lose up to k·ε together, and δ grows faster still.",
         f"{cases[0].upper()}{cases[1:]}.",
         _whole(told),
@@ -204,17 +204,17 @@ def _whole(told: Explanation) -> str:
     epsilon = told.client_epsilon
     if epsilon is None:
         return (
-            "What the client as a whole loses, all its samples at once, is not known: this ledger "
+            "What the client as a whole loses, all its records at once, is not known: this ledger "
             f"holds more than {_MOST_WHOLE} different terms."
         )
     if not epsilon < _PLAIN_TO_SEE:
         return (
-            "The client as a whole is not protected: whether all its samples were there at once is "
+            "The client as a whole is not protected: whether all its records were there at once is "
             f"plain to see (ε ≤ {rounded_up(epsilon)} at δ = {told.delta:g}). A cap on its sum, or "
             "a smaller one, would hide more."
         )
     return (
-        "And for the client as a whole, all its samples at once: "
+        "And for the client as a whole, all its records at once: "
         f"ε ≤ {rounded_up(epsilon)} at δ = {told.delta:g}."
     )
 

@@ -13,7 +13,7 @@ from coinflower.accounting.composition.tightness import realised_epsilon_after
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.protocol.modes import Mode
 
-UNIT = "one sample: the promise compares data with it to the same data without it"
+UNIT = "one record: the promise compares data with it to the same data without it"
 
 ANALYSES = {
     Certified.name: "a proved upper bound for random participation with secret coins",
@@ -26,8 +26,8 @@ THIS_PAGE = (
     "against those who see the model, not against readers of this page: keep it as safe as the "
     "ledgers."
 )
-SEVERAL_SAMPLES = (
-    "A person with several samples in the data is protected less: k samples together lose up to "
+SEVERAL_RECORDS = (
+    "A person with several records in the data is protected less: k records together lose up to "
     "k·ε, at a larger δ."
 )
 OTHER_USES = (
@@ -59,7 +59,7 @@ def statements(
     return [
         Statement(
             question="Who is protected",
-            answer="every sample of every client that held to its policy, whatever others do",
+            answer="every record of every client that held to its policy, whatever others do",
         ),
         Statement(question="Against whom", answer=mode.facts.against),
         Statement(question="For what unit", answer=UNIT),
@@ -85,13 +85,13 @@ def tightness(cost: Analysis, rounds: int, epsilon: float, delta: float) -> str:
         return "the worst data set loses as much, up to the rounding of a fraction of a per cent"
     least = realised_epsilon_after(cost.round, rounds, delta)
     return (
-        f"a concrete data set is known to lose ε ≥ {rounded_down(least)}: "
+        f"some data set loses ε ≥ {rounded_down(least)}: "
         f"the worst case lies between that and {rounded_up(epsilon)}"
     )
 
 
 def guessing_chance(rounds: Rounds, epsilon: float, delta: float) -> float:
-    """Return a bound on how often an adversary guesses right whether a sample was in the data.
+    """Return a bound on how often an adversary guesses right whether a record was in the data.
 
     It knows everything else and finds both cases equally likely beforehand. Its chance is
     (1 + TV)/2 with the total variation TV = δ(0); (ε, δ) alone gives (e^ε + δ)/(1 + e^ε).
@@ -113,10 +113,10 @@ def detection_rate(false_alarms: float, epsilon: float, delta: float) -> float:
     return min(1.0, upper, other)
 
 
-def group_loss(samples: int, epsilon: float, delta: float) -> tuple[float, float]:
-    """Return (ε, δ) of several samples together: k·ε and δ·(e^(kε) − 1)/(e^ε − 1)."""
+def group_loss(records: int, epsilon: float, delta: float) -> tuple[float, float]:
+    """Return (ε, δ) of several records together: k·ε and δ·(e^(kε) − 1)/(e^ε − 1)."""
     if epsilon == 0:
-        return 0.0, min(1.0, samples * delta)
-    if samples * epsilon > 700:
-        return samples * epsilon, 1.0
-    return samples * epsilon, min(1.0, delta * math.expm1(samples * epsilon) / math.expm1(epsilon))
+        return 0.0, min(1.0, records * delta)
+    if records * epsilon > 700:
+        return records * epsilon, 1.0
+    return records * epsilon, min(1.0, delta * math.expm1(records * epsilon) / math.expm1(epsilon))

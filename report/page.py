@@ -44,7 +44,7 @@ class ClientLine:
     """What a client spent of its budget; figures as they are written."""
 
     name: str
-    samples: str
+    records: str
     epsilon: str
     budget: str
     share: float
@@ -163,6 +163,11 @@ def count_figure(
         bands=[band] if band else [],
     )
     return Figure(name=name, title=title, svg=svg, caption=told)
+
+
+def took_part_caption(p: float) -> str:
+    """Say which clients take part."""
+    return "Clients whose coin said yes." if p < 1 else "All that were there: p = 1."
 
 
 def epsilon_points(charged: Sequence[int], cost: Analysis, delta: float) -> list[Point]:

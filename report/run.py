@@ -15,7 +15,7 @@ from coinflower.report.clients import ClientRecord, client_line, epsilon_figure,
 from coinflower.report.guarantee import (
     ANALYSES,
     OTHER_USES,
-    SEVERAL_SAMPLES,
+    SEVERAL_RECORDS,
     THIS_PAGE,
     UNIT,
     Statement,
@@ -32,6 +32,7 @@ from coinflower.report.page import (
     measured_points,
     percent,
     stamps,
+    took_part_caption,
     write_report,
 )
 from coinflower.server.journal import read_metrics
@@ -75,7 +76,7 @@ def report_local_run(cluster: Cluster) -> Path:
         figures=figures,
         terms=[
             Statement(question="data", answer=settings.test_data),
-            Statement(question="clients", answer=_sizes([client.samples for client in clients])),
+            Statement(question="clients", answer=_sizes([client.records for client in clients])),
             *describe_terms(terms),
         ],
         clients=[client_line(client) for client in clients] if private else [],
@@ -91,7 +92,7 @@ def report_server_run(settings: Settings) -> Path:
     guarantee = _public_guarantee(terms) if private else guarantee_without_privacy(terms.mode)
     figures = _server_figures(settings, rows)
     if not terms.mode.answers_always:
-        figures += _seen_counts(rows)
+        figures += _seen_counts(terms, rows)
     report = Report(
         title=f"Report of {terms.experiment}",
         subtitle="A federation of separate machines, as its server saw it",
@@ -115,7 +116,7 @@ def caveats(mode: Mode) -> list[str]:
     return [
         *[mode.facts.caveat] * bool(mode.facts.caveat),
         *[THIS_PAGE] * mode.hides_coins,
-        SEVERAL_SAMPLES,
+        SEVERAL_RECORDS,
         OTHER_USES,
     ]
 
@@ -138,9 +139,10 @@ def _server_figures(settings: Settings, rows: Sequence[dict[str, Any]]) -> list[
     ]
 
 
-def _seen_counts(rows: Sequence[dict[str, Any]]) -> list[Figure]:
-    """Draw what the server saw: who was asked, and how many samples that makes on average."""
+def _seen_counts(terms: Terms, rows: Sequence[dict[str, Any]]) -> list[Figure]:
+    """Draw what the server saw: how many were asked, and how many records that makes on average."""
     return _counts(
+        terms,
         [(float(row["round"]), float(row["participants"])) for row in rows],
         [(float(row["round"]), row["expected_batch"]) for row in rows],
     )
@@ -151,36 +153,37 @@ def _local_counts(
 ) -> list[Figure]:
     """As the server saw it; in mode untrusted it saw nothing, but the ledgers lie here."""
     if not terms.mode.answers_always:
-        return _seen_counts(rows)
+        return _seen_counts(terms, rows)
     joined = {
         row["round"]: [client for client in clients if client.coins.get(row["round"])]
         for row in rows
     }
     return _counts(
+        terms,
         [(float(round_), float(len(some))) for round_, some in joined.items()],
         [
-            (float(round_), terms.q * sum(client.samples for client in some))
+            (float(round_), terms.q * sum(client.records for client in some))
             for round_, some in joined.items()
         ],
     )
 
 
-def _counts(participants: Sequence[Point], batches: Sequence[Point]) -> list[Figure]:
+def _counts(terms: Terms, took_part: Sequence[Point], batches: Sequence[Point]) -> list[Figure]:
     return [
         count_figure(
             "participants",
-            "Participants over rounds",
+            "Clients that took part, per round",
             "clients",
-            participants,
-            caption="Clients whose coin said yes.",
+            took_part,
+            caption=took_part_caption(terms.p),
         ),
         count_figure(
             "batch",
-            "Batch size over rounds",
-            "samples",
+            "Batch size, per round",
+            "records",
             batches,
             caption="Expected, given who took part: q times their declared sizes. "
-            "How many samples were really drawn leaves no client.",
+            "How many records were really drawn leaves no client.",
         ),
     ]
 
@@ -188,7 +191,7 @@ def _counts(participants: Sequence[Point], batches: Sequence[Point]) -> list[Fig
 def _sizes(sizes: Sequence[int]) -> str:
     least, most = min(sizes), max(sizes)
     each = f"{most:,}" if least == most else f"{least:,} to {most:,}"
-    return f"{len(sizes):,} with {each} samples each"
+    return f"{len(sizes):,} with {each} records each"
 
 
 def _public_guarantee(terms: Terms) -> list[Statement]:
@@ -197,14 +200,14 @@ def _public_guarantee(terms: Terms) -> list[Statement]:
     return [
         Statement(
             question="Who is protected",
-            answer="every sample of every client that held to its policy, whatever others do",
+            answer="every record of every client that held to its policy, whatever others do",
         ),
         Statement(question="Against whom", answer=terms.mode.facts.against),
         Statement(question="For what unit", answer=UNIT),
         Statement(
             question="At what ε and δ",
             answer="each client's own ledger knows, and no server does: it depends on the client's "
-            "size, its δ, and the rounds it heard of. For d samples: coinflower epsilon "
+            "size, its δ, and the rounds it heard of. For d records: coinflower epsilon "
             f"--scheme {scheme.name} -p {terms.p:g} -q {terms.q:g} -d d "
             f"{f'--cap {terms.cap!r} ' if terms.is_capped else ''}"
             f"--sigma {terms.noise_multiplier!r} --rounds {terms.rounds} --delta δ",

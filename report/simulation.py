@@ -23,6 +23,7 @@ from coinflower.report.page import (
     guarantee_without_privacy,
     percent,
     stamps,
+    took_part_caption,
     write_report,
 )
 from coinflower.report.run import caveats
@@ -109,16 +110,16 @@ def _counts(curve: Curve, results: dict[str, Any]) -> list[Figure]:
         accuracy_figure(measured, on=f"the test part of {results['data']}", unit="iteration"),
         count_figure(
             "participants",
-            "Participants over iterations",
+            "Clients that took part, per iteration",
             "clients",
             joined,
-            caption="Clients whose coin said yes.",
+            caption=took_part_caption(results["p"]),
             unit="iteration",
         ),
         count_figure(
             "batch",
-            "Batch size over iterations",
-            "samples",
+            "Batch size, per iteration",
+            "records",
             drawn,
             caption="As drawn; only a simulation knows.",
             unit="iteration",
@@ -140,7 +141,7 @@ def _epsilon_figure(results: dict[str, Any]) -> Figure:
         name="epsilon",
         title=title,
         svg=svg,
-        caption=f"At δ = {results['delta']:g}, for a client with {results['d']:,} samples that is "
+        caption=f"At δ = {results['delta']:g}, for a client with {results['d']:,} records that is "
         "there in every iteration; no client loses more.",
     )
 
@@ -151,7 +152,7 @@ def _terms(results: dict[str, Any]) -> list[Statement]:
         sizes = f"{results['d']:,}"
     lines = [
         ("data", results["data"]),
-        ("clients", f"{results['clients']:,} with {sizes} samples each"),
+        ("clients", f"{results['clients']:,} with {sizes} records each"),
         ("who adds noise", results["noise"]),
         ("participation probability p", f"{results['p']:.4g}"),
         ("sampling rate q", f"{results['q']:.4g}"),

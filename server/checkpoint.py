@@ -59,7 +59,7 @@ class CheckpointFolder:
         self.insecure = insecure or self._is_stamped()
 
     def exists(self) -> bool:
-        """Whether an experiment has begun in this folder."""
+        """Return whether an experiment has begun in this folder."""
         return (self._folder / _CHECKPOINT).exists() or (self._folder / _USED_ROUNDS).exists()
 
     def save(self, checkpoint: Checkpoint) -> None:

@@ -35,7 +35,7 @@ class Journal:
         (folder / _STOP).unlink(missing_ok=True)  # meant for the previous run
 
     def asked_to_stop(self) -> bool:
-        """Whether somebody wants the run to end between two rounds."""
+        """Return whether somebody wants the run to end between two rounds."""
         return (self._folder / _STOP).exists()
 
     def status(self, state: str, *, round_: int = 0, message: str = "") -> None:

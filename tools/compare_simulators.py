@@ -1,6 +1,6 @@
 """The same federation in the simulator and in Flower's own simulation engine, and what each costs.
 
-Clients of 30 samples, q = 0.1, the paper's network, and p for a mean batch of 70 (at most p = 1),
+Clients of 30 records, q = 0.1, the paper's network, and p for a mean batch of 70 (at most p = 1),
 through ``coinflower simulate`` and ``coinflower run --nodes ray``. Memory is that of all processes
 together, shared pages counted once (Linux only).
 
@@ -89,8 +89,8 @@ def _ray(clients: int, shared: list[str], folder: Path) -> Costs:
     )
 
 
-def _write_data(path: Path, samples: int) -> Path:
-    data = synthetic_data(samples, classes=62)
+def _write_data(path: Path, records: int) -> Path:
+    data = synthetic_data(records, classes=62)
     np.savez(
         path,
         x_train=data.train_inputs,

@@ -73,7 +73,7 @@ class Analysis(ABC):
         return replace(self, round=replace(self.round, noise_multiplier=noise_multiplier))
 
     def is_another_price_of(self, other: Analysis) -> bool:
-        """Whether both bound the same round and say the same about it, by different figures."""
+        """Return whether both bound the same round in the same sense, by different figures."""
         return self != other and self.round == other.round and self.name == other.name
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The binomial distribution of how many of a client's other elements are sampled, cut to size."""
+"""The binomial distribution of how many of a client's other records are sampled, cut to size."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a client as a whole loses: all its elements are there, or none is.
+"""What a client as a whole loses: all its records are there, or none is.
 
 Without the client the output is N(0, σ²) around what the others sent. With it, it is a mixture of
-Gaussians: i of its elements are sampled, and their sum has length min(i, cap) at most. Equal
+Gaussians: i of its records are sampled, and their sum has length min(i, cap) at most. Equal
 gradients of full length are the worst, so the mixture on a line is exact (docs/mathematics.md, "The
 client as the unit").
 """
@@ -46,7 +46,7 @@ def client_delta(
         epsilon: One-dimensional, none below 0.
         p: Participation probability.
         q: Local sampling rate.
-        size: Bound on the number of the client's elements.
+        size: Bound on the number of the client's records.
         sigma: Noise multiplier.
         cap: Largest length of the client's sum in clip norms, at least 1; ∞ for none.
         direction: Whether the client is removed or added.

@@ -126,7 +126,7 @@ def aligned_pair(
     direction: Direction,
     length: float = 1.0,
 ) -> MixturePair:
-    """Return the pair of a client whose other elements share one gradient; such data exist.
+    """Return the pair of a client whose other records share one gradient; such data exist.
 
     x' has a unit gradient that points the same way (remove), or against the others (add). The
     mechanism cuts every sum to the length ``cap``: shorter gradients of the others leave room for
@@ -154,9 +154,9 @@ def worst_pair(
 
 
 def _counts(d: int, q: float, sigma: float) -> tuple[Array, Array]:
-    """Return numbers of sampled elements and their probabilities, none rounded up.
+    """Return numbers of sampled records and their probabilities, none rounded up.
 
-    Elements beyond the number at which participation is plain to see may as well have zero
+    Records beyond the number at which participation is plain to see may as well have zero
     gradients: that is a data set too, and it keeps the window small for any d.
     """
     enough = math.ceil((_REACH * sigma + 40) / q)

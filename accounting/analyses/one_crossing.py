@@ -64,10 +64,10 @@ def one_crossing_delta(
         epsilon: One-dimensional, none below 0.
         p: Participation probability.
         q: Local sampling rate.
-        d: Bound on the number of the client's other elements.
+        d: Bound on the number of the client's other records.
         sigma: Noise multiplier.
         cap: Largest length of the client's sum in clip norms, at least 1; ∞ for none.
-        direction: Whether the element is removed, D_α(P‖Q), or added, D_α(Q‖P).
+        direction: Whether the record is removed, D_α(P‖Q), or added, D_α(Q‖P).
 
     Returns:
         δ, one for each ε.
@@ -140,7 +140,7 @@ def _levels(
 ) -> tuple[Array, Array, float]:
     """Return increasing levels j, their probabilities, and that of levels out of sight.
 
-    Of i sampled elements the level is min(i, cap − 1) (remove) or min(i, cap) − 1 (add).
+    Of i sampled records the level is min(i, cap − 1) (remove) or min(i, cap) − 1 (add).
     """
     visible = math.ceil(_VISIBLE_AFTER * sigma) + 1
     is_capped = cap - 1 <= visible

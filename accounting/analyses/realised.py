@@ -1,6 +1,6 @@
 """Losses that concrete data sets really cause: the lower bound beside every certified figure.
 
-All of the client's other elements have the same gradient, of length ``length`` along one axis;
+All of the client's other records have the same gradient, of length ``length`` along one axis;
 x' has a unit gradient at ``angle`` to it. The exact loss of that pair is a lower bound on the worst
 case, so the truth lies between it and the certified bound (docs/mathematics.md, "How tight").
 """
@@ -79,7 +79,7 @@ def _window(
 ) -> tuple[npt.NDArray[np.int64], Array, float]:
     """Return the counts of a realisable data set whose sum is no longer than it need be.
 
-    Elements beyond the number at which participation is plain to see may as well have zero
+    Records beyond the number at which participation is plain to see may as well have zero
     gradients: that is a data set too, and it keeps the window small for any d.
     """
     enough = math.ceil((_REACH * sigma / length + 40) / q)

@@ -173,9 +173,9 @@ def splits_for_batch(
 
     Args:
         analysis: The analysis to calibrate by.
-        batch_size: Wanted mean number of samples in a round.
+        batch_size: Wanted mean number of records in a round.
         clients: Number of clients.
-        d: Samples of each client.
+        d: Records of each client.
         epsilon: Wanted ε for all rounds.
         delta: At this δ.
         rounds: Number of rounds.
@@ -193,7 +193,7 @@ def splits_for_batch(
     if rate > largest_p:
         raise CalibrationError(
             f"A mean batch of {batch_size:g} needs p·q = {rate:g}, more than the largest p = "
-            f"{largest_p:g} gives with q = 1: the clients hold {clients * d} samples in all."
+            f"{largest_p:g} gives with q = 1: the clients hold {clients * d} records in all."
         )
     found = []
     for p in np.unique(np.geomspace(largest_p, rate, count).clip(rate, largest_p)).tolist():

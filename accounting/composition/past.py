@@ -35,7 +35,7 @@ class Past:
     Attributes:
         counts: How many rounds of each scheme it stands for.
         epsilon: Knots, increasing from 0.
-        remove: δ at the knots if an element is removed; the last one holds for every larger ε.
+        remove: δ at the knots if a record is removed; the last one holds for every larger ε.
         add: The same if one is added.
     """
 
@@ -61,7 +61,7 @@ class Past:
         return float(self.epsilon[-1])
 
     def is_within(self, counts: Mapping[Analysis, int]) -> bool:
-        """Whether every round that it stands for is among these."""
+        """Return whether every round that it stands for is among these."""
         return all(counts.get(scheme, 0) >= count for scheme, count in self.counts.items())
 
     def rest_of(self, counts: Mapping[Analysis, int]) -> dict[Analysis, int]:

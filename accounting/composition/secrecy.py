@@ -13,7 +13,7 @@ _ROUNDING = {"epsilon": 1e-3, "sigma": 1e-3, "delta": 1e-2}
 
 
 def secret_coin_pays(figure: str, *, hidden: float, seen: float) -> bool:
-    """Whether a figure is lower, by more than rounding, for a coin that nobody sees.
+    """Return whether a figure is lower, by more than rounding, for a coin that nobody sees.
 
     Args:
         figure: ``epsilon``, ``delta`` or ``sigma``.
@@ -24,7 +24,7 @@ def secret_coin_pays(figure: str, *, hidden: float, seen: float) -> bool:
 
 
 def pays_in_epsilon(cost: Analysis, rounds: int, delta: float) -> bool:
-    """Whether ε at ``delta`` would be larger if everybody saw who takes part."""
+    """Return whether ε at ``delta`` would be larger if everybody saw who takes part."""
     hidden, seen = (
         epsilon_after([(each, rounds)], delta) for each in (cost, WeakClientSampling(cost.round))
     )
@@ -32,7 +32,7 @@ def pays_in_epsilon(cost: Analysis, rounds: int, delta: float) -> bool:
 
 
 def pays_in_delta(cost: Analysis, rounds: int, epsilon: float) -> bool:
-    """Whether δ at ``epsilon`` would be larger if everybody saw who takes part."""
+    """Return whether δ at ``epsilon`` would be larger if everybody saw who takes part."""
     hidden, seen = (
         delta_after([(each, rounds)], epsilon) for each in (cost, WeakClientSampling(cost.round))
     )

@@ -1,4 +1,4 @@
-"""How tight a certified figure is: what a concrete data set is known to lose."""
+"""How tight a certified figure is: what some concrete data set loses."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def beside(path: Path, ending: str) -> Path:
 
 
 def _holds_changes(remnant: Path) -> bool:
-    """Whether SQLite would take something from this file; a journal that is done begins with 0."""
+    """Return whether SQLite would replay this file; a journal that is done begins with 0."""
     try:
         with remnant.open("rb") as file:
             return file.read(1) not in (b"", b"\0")

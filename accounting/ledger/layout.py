@@ -79,7 +79,7 @@ Parts = frozenset[tuple[str, str, str]]
 
 
 def has_layout(connection: sqlite3.Connection) -> bool:
-    """Whether a ledger's tables, indexes and triggers are there as they were made, and no others.
+    """Return whether a ledger's tables, indexes and triggers are as they were made, no others.
 
     One trigger more could take back every charge in silence.
     """

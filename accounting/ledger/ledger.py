@@ -265,5 +265,5 @@ def _reservations(tallies: Sequence[Tally]) -> list[tuple[str, Analysis, int]]:
 
 
 def _differ(known: str, agreed: str) -> bool:
-    """Whether something else was agreed to before; entries may be older than that note."""
+    """Return whether something else was agreed to before; entries may be older than that note."""
     return bool(known and agreed) and json.loads(known) != json.loads(agreed)

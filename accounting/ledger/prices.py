@@ -145,7 +145,7 @@ class Prices:
 
 
 def _is_settled(tally: Tally) -> bool:
-    """Whether all that was reserved is charged: such rounds never leave the ledger."""
+    """Return whether all that was reserved is charged: such rounds never leave the ledger."""
     return tally.remaining_rounds == 0
 
 

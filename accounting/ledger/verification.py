@@ -104,7 +104,7 @@ def verify_file(connection: sqlite3.Connection, path: Path) -> Chain:
 
 
 def _check_stops(connection: sqlite3.Connection, path: Path) -> None:
-    """What was stopped, and when, must be texts: what holds a client back has to be readable."""
+    """Refuse stops that are not texts: what holds a client back has to be readable."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'stops'").fetchone():
         return
     for experiment, at in connection.execute("SELECT experiment, at FROM stops"):

@@ -138,7 +138,7 @@ def _authority(path: Path) -> bytes:
 
 
 def _require_writable(policy: Policy) -> None:
-    """A ledger that cannot be written refuses every round; say so before joining."""
+    """Refuse to join with a ledger that cannot be written: it would refuse every round."""
     for path in (policy.ledger, policy.ledger.absolute().parent):
         if path.exists() and not os.access(path, os.W_OK):
             raise UserError(

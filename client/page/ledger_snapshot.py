@@ -170,7 +170,7 @@ def _signature(path: Path) -> Signature:
 
 
 def _is_settled(signature: Signature) -> bool:
-    """Whether another write would show: one in the same tick of the disk's clock would not."""
+    """Return whether another write would show: one in the same tick of the clock would not."""
     written = max((part[2] for part in signature if part is not None), default=0)
     return time.time_ns() - written > _TICK
 

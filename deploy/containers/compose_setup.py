@@ -71,15 +71,15 @@ class Place:
     clients: Path
 
     def secret(self, index: int) -> Path:
-        """The secret of a client, counted from 1."""
+        """Return where a client's secret is; clients count from 1."""
         return self.secrets / f"client-{index}"
 
     def data(self, index: int) -> Path:
-        """Where a client's policy and data are."""
+        """Return where a client's policy and data are."""
         return self.clients / f"client-{index}" / "data"
 
     def ledger(self, index: int) -> Path:
-        """Where a client's ledger is."""
+        """Return where a client's ledger is."""
         return self.data(index).with_name("ledger")
 
     def handed_out(self) -> list[Path]:

@@ -77,7 +77,7 @@ class _Owned:
             return message in self._messages.get(node, ())
 
     def holding(self, node: int, name: str) -> list[str]:
-        """The node's messages that hold an object."""
+        """Return the node's messages that hold an object."""
         with self._lock:
             messages = self._messages.get(node, OrderedDict())
             return [message for message, objects in messages.items() if name in objects]

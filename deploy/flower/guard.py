@@ -75,7 +75,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _children() -> dict[int, list[int]]:
-    """The children of every process of this machine."""
+    """Return the children of every process of this machine."""
     children: dict[int, list[int]] = {}
     if Path("/proc/self/stat").exists():
         for entry in Path("/proc").iterdir():

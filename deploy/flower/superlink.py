@@ -188,7 +188,7 @@ class Superlink:
         self.stop()
 
     def alive(self) -> bool:
-        """Whether the SuperLink's process is running."""
+        """Return whether the SuperLink's process is running."""
         return self._guard is not None and self._guard.poll() is None
 
     def start_run(self, app: Path) -> int:
@@ -211,7 +211,7 @@ class Superlink:
         return response.run_id
 
     def status(self, run_id: int) -> RunStatus:
-        """Where a run is now."""
+        """Return where a run is now."""
         from flwr.proto.control_pb2 import ListRunsRequest
 
         runs = self._ask(self._client().ListRuns, ListRunsRequest(run_id=run_id)).run_dict
@@ -242,7 +242,7 @@ class Superlink:
                 return status
 
     def run_log(self, run_id: int, *, lines: int = 40) -> str:
-        """The last lines that a finished run's ServerApp wrote."""
+        """Return the last lines that a finished run's ServerApp wrote."""
         from flwr.proto.control_pb2 import StreamLogsRequest
 
         stream = self._client().StreamLogs(StreamLogsRequest(run_id=run_id))
@@ -263,7 +263,7 @@ class Superlink:
         return [node.node_id for node in nodes if node.status == "online"]
 
     def ask(self, question: Callable[[ControlHttpClient], Response]) -> Response:
-        """What the Control API answers to a question.
+        """Return what the Control API answers to a question.
 
         Raises:
             SuperlinkError: It refuses, is silent, or has ended.

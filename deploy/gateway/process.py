@@ -35,11 +35,11 @@ class Gateway:
         self.log_file = log_file
 
     def alive(self) -> bool:
-        """Whether nginx is running."""
+        """Return whether nginx is running."""
         return self._guard.poll() is None
 
     def last_log_lines(self) -> str:
-        """The end of its log, for the message about its end."""
+        """Return the end of its log, for the message about its end."""
         lines = self.log_file.read_text(errors="replace").strip().splitlines()[-3:]
         return f"The gateway (nginx) ended. Its log {self.log_file} ends with:\n" + "\n".join(lines)
 
@@ -118,7 +118,7 @@ def gateway(
 
 @contextlib.contextmanager
 def _runtime_folder(folder: Path) -> Iterator[Path]:
-    """A folder for nginx's temporary files.
+    """Yield a folder for nginx's temporary files.
 
     Started by root, nginx works as another user, who may not see into the server's folder.
     """

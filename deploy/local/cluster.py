@@ -118,7 +118,7 @@ class Cluster:
         return [self.folder / "clients" / f"client-{index}.toml" for index in range(count)]
 
     def ledger(self, index: int) -> Path:
-        """The ledger of a client."""
+        """Return where a client's ledger is."""
         return self.folder / "clients" / f"client-{index}.db"
 
 

@@ -76,7 +76,7 @@ class RunSupervisor:
         logger.info("Serving at %s; waiting for clients.", address)
 
     def is_well(self) -> bool:
-        """Whether the SuperLink, the gateway and the run are alive."""
+        """Return whether the SuperLink, the gateway and the run are alive."""
         return (
             self._superlink.alive()
             and (self._door is None or self._door.alive())

@@ -20,7 +20,7 @@ RAW_NORM = 8.0
 class LinearLogit(nn.Module):
     """One logit, linear in the input, against a logit that is always 0.
 
-    At weights near zero the gradient of a sample (x, class) is ∓ RAW_NORM·x: the data choose its
+    At weights near zero the gradient of a record (x, class) is ∓ RAW_NORM·x: the data choose its
     direction, and clipping its length.
 
     Args:

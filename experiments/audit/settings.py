@@ -109,13 +109,13 @@ class Setting:
         """
         away = self.angle > math.pi / 2
         turn = math.pi - self.angle if away else self.angle
-        elements = [(1.0, 0.0, 0)] * self.d
+        records = [(1.0, 0.0, 0)] * self.d
         if with_canary:
-            elements.append((math.cos(turn), math.sin(turn), int(away)))
-        images = np.zeros((self.copies, len(elements), 2 * self.copies), dtype=np.float32)
+            records.append((math.cos(turn), math.sin(turn), int(away)))
+        images = np.zeros((self.copies, len(records), 2 * self.copies), dtype=np.float32)
         for copy in range(self.copies):
-            images[copy, :, 2 * copy : 2 * copy + 2] = [element[:2] for element in elements]
-        classes = np.tile([element[2] for element in elements], self.copies)
+            images[copy, :, 2 * copy : 2 * copy + 2] = [record[:2] for record in records]
+        classes = np.tile([record[2] for record in records], self.copies)
         return images.reshape(-1, 1, 2 * self.copies).clip(0, 1), classes
 
     @property

@@ -36,7 +36,7 @@ class Setting:
     Attributes:
         name: Name of the setting.
         clients: Number of clients.
-        d: Samples of each.
+        d: Records of each.
         p: Participation probability.
         q: Sampling rate.
         learning_rate: The paper's step size.
@@ -147,7 +147,7 @@ def federate(
 
 
 def _fitted(setting: Setting, share: float) -> tuple[float, float]:
-    """Return p and q whose product is a share of all samples, one of them the paper's if may be."""
+    """Return p and q whose product is a share of all records, one of them the paper's if may be."""
     for p, q in ((share / setting.q, setting.q), (setting.p, share / setting.p)):
         if max(p, q) <= 1:
             return p, q
@@ -157,22 +157,22 @@ def _fitted(setting: Setting, share: float) -> tuple[float, float]:
 def _shares(
     setting: Setting, data: Dataset, how: str, clients: int | None, seed: int
 ) -> list[Rows]:
-    samples = len(data.train_targets)
+    records = len(data.train_targets)
     if clients is not None:
         validation.require_count("clients", clients, least=1)
     if how == "writer":
         known = 1 if data.writers is None else len(np.unique(data.writers))
         return partition(data, clients=known if clients is None else clients, how=how, seed=seed)
-    most = samples // setting.d
+    most = records // setting.d
     count = max(1, min(setting.clients, most)) if clients is None else clients
     if count > most:
         raise UserError(
-            f"{count:,} clients of {setting.d} samples each need {count * setting.d:,} samples, "
-            f"but {data.name} has {samples:,}: it makes at most {most:,} clients."
+            f"{count:,} clients of {setting.d} records each need {count * setting.d:,} records, "
+            f"but {data.name} has {records:,}: it makes at most {most:,} clients."
         )
     if how != "equal":
         return partition(data, clients=count, how=how, seed=seed)
-    order = np.random.default_rng(seed).permutation(samples)[: count * setting.d]
+    order = np.random.default_rng(seed).permutation(records)[: count * setting.d]
     return list(order.reshape(count, setting.d))
 
 
@@ -245,7 +245,7 @@ def load_training_data(
     return synthetic_data(setting.clients * setting.d, classes=62)
 
 
-def synthetic_data(samples: int, *, classes: int, test: int = 2000) -> Dataset:
+def synthetic_data(records: int, *, classes: int, test: int = 2000) -> Dataset:
     """Return blurred class patterns under noise: learnable, and of the paper's shape and size."""
     generator = np.random.default_rng(0)
     patterns = generator.integers(0, 128, (classes, 7, 7), dtype=np.uint8)
@@ -259,7 +259,7 @@ def synthetic_data(samples: int, *, classes: int, test: int = 2000) -> Dataset:
             images[part] += patterns[targets[part]]
         return images, targets
 
-    train, test_part = some(samples), some(test)
+    train, test_part = some(records), some(test)
     return Dataset(
         name="synthetic",
         train_inputs=train[0],

@@ -186,10 +186,10 @@ def _terms(
     request: Request, data: Dataset, federation: Federation, sigma: float, rate: float
 ) -> Terms:
     """Return all that cost and training depend on, so that nobody resumes with other terms."""
-    samples = len(data.train_targets)
+    records = len(data.train_targets)
     return {
         "scenario": request.scenario,
-        "data": f"{samples:,} samples ({_digest(data.train_inputs, data.train_targets)})",
+        "data": f"{records:,} records ({_digest(data.train_inputs, data.train_targets)})",
         "partition": request.partition,
         "clients": len(federation.sizes),
         "seed": request.seed,
@@ -235,7 +235,7 @@ def _figures(
         "q": federation.q,
         "d": federation.largest,
         "smallest_d": int(federation.sizes.min()),
-        "mean_batch": curve.samples / max(1, curve.iterations),
+        "mean_batch": curve.records / max(1, curve.iterations),
         "learning_rate": rate,
         "noise": request.noise,
         "data": request.data,

@@ -40,7 +40,7 @@ class Curve:
         accuracy: Test accuracy by iteration.
         iterations: How many were played.
         seconds: Time that the iterations took, evaluation left out.
-        draws: How many clients took part in each iteration, and with how many samples.
+        draws: How many clients took part in each iteration, and with how many records.
     """
 
     accuracy: dict[int, float] = field(default_factory=dict)
@@ -49,9 +49,9 @@ class Curve:
     draws: list[tuple[int, int]] = field(default_factory=list)
 
     @property
-    def samples(self) -> int:
-        """Samples that were used, over all iterations."""
-        return sum(samples for _, samples in self.draws)
+    def records(self) -> int:
+        """Records that were used, over all iterations."""
+        return sum(records for _, records in self.draws)
 
 
 Terms = dict[str, Any]
@@ -192,7 +192,7 @@ def read_state(folder: Path) -> State:
             fields = json.loads(metadata["curve"])
             weights, velocity = file.get_tensor("weights"), file.get_tensor("velocity")
         fields["accuracy"] = {int(key): value for key, value in fields["accuracy"].items()}
-        fields["draws"] = [(participants, samples) for participants, samples in fields["draws"]]
+        fields["draws"] = [(participants, records) for participants, records in fields["draws"]]
         curve = Curve(**fields)
         terms = json.loads(metadata.get("terms", "null"))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:

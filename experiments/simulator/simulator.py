@@ -80,7 +80,7 @@ class Scenario:
         validation.require_probability("availability", self.availability)
         validation.require_positive("learning rate", self.learning_rate)
         if self.sizes.ndim != 1 or len(self.sizes) == 0 or self.sizes.min() < 1:
-            raise UserError("sizes must name at least one client, each with at least one sample.")
+            raise UserError("sizes must name at least one client, each with at least one record.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class Simulator:
         held = len(targets) if rows is None else len(rows)
         if len(inputs) != len(targets) or held != int(scenario.sizes.sum()):
             raise UserError(
-                f"{held} samples do not make the {int(scenario.sizes.sum())} of all clients."
+                f"{held} records do not make the {int(scenario.sizes.sum())} of all clients."
             )
         self._rows = rows
         self._scenario = scenario

@@ -52,7 +52,7 @@ def draw_page(study: Study, outcomes: list[Outcome], out: Path, *, data: str, co
     text = f"""# {study.scenario}: {_QUESTIONS[study.question]}
 
 {_setting_line(study, outcomes, data)}
-The paper has {setting.clients:,} clients of {setting.d} samples at p = {setting.p:g},
+The paper has {setting.clients:,} clients of {setting.d} records at p = {setting.p:g},
 q = {setting.q:g}. Here: model {study.model}, clip norm 1, momentum 0.9. The learning rate is the
 best of {rates} for each line of the table, chosen with one seed
 on {study.test_images:,} test images that the figures do not use; accuracy is measured on as many
@@ -98,7 +98,7 @@ def _setting_line(study: Study, outcomes: list[Outcome], data: str) -> str:
     else:
         clients = f"{first.clients:,} clients"
         fitted = f"p = {first.p:.4g}, q = {first.q:.4g}"
-    sizes = f"{first.d} samples each" if study.partition == "equal" else f"up to {first.d} samples"
+    sizes = f"{first.d} records each" if study.partition == "equal" else f"up to {first.d} records"
     return (
         f"{data}, partition `{study.partition}`: {clients}, {sizes}, {fitted}; "
         f"{study.iterations} iterations."

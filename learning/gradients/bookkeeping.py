@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.samples import (
+from coinflower.learning.gradients.per_record import (
     LARGEST_ACTIVATION,
     clip_factors,
     square_norms_of,
@@ -27,7 +27,7 @@ Layer = nn.Conv2d | nn.Linear
 
 
 class CannotKeepBooks(Exception):  # noqa: N818 - a turn of control flow, not a failure
-    """The model uses its layers in a way that needs per-sample gradients proper."""
+    """The model uses its layers in a way that needs per-record gradients proper."""
 
 
 def bookable_layers(model: nn.Module) -> list[Layer] | None:
@@ -66,7 +66,7 @@ def book_chunk(
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
     square_norms = torch.zeros(len(targets), dtype=torch.float64, device=inputs.device)
-    gradients: list[_OuterProducts | _PerSample] = []
+    gradients: list[_OuterProducts | _PerRecord] = []
     while calls:
         layer, call = calls.popitem()
         if call.output_gradient is None:
@@ -170,8 +170,8 @@ class _OuterProducts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _PerSample:
-    """Gradients of a layer that applies its weights at many positions, one row per sample."""
+class _PerRecord:
+    """Gradients of a layer that applies its weights at many positions, one row per record."""
 
     layer: Layer
     weights: torch.Tensor
@@ -186,8 +186,8 @@ class _PerSample:
             total += square_norms_of(self.biases)
         return total
 
-    def select(self, rows: torch.Tensor) -> "_PerSample":
-        return _PerSample(layer=self.layer, weights=self.weights[rows], biases=self.biases[rows])
+    def select(self, rows: torch.Tensor) -> "_PerRecord":
+        return _PerRecord(layer=self.layer, weights=self.weights[rows], biases=self.biases[rows])
 
     def weighted_sum(self, factors: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         factors = factors.to(self.weights.dtype)
@@ -202,43 +202,43 @@ class _PerSample:
             yield self.layer.bias, factors @ self.biases
 
 
-def _gradients(layer: Layer, call: _Call, samples: int) -> _OuterProducts | _PerSample:
+def _gradients(layer: Layer, call: _Call, records: int) -> _OuterProducts | _PerRecord:
     activation, gradient = call.activation, call.output_gradient
     assert gradient is not None
     if activation._version != call.version:
         raise CannotKeepBooks
     dimensions = 4 if isinstance(layer, nn.Conv2d) else 2
-    if activation.dim() < dimensions or activation.shape[0] != samples:
+    if activation.dim() < dimensions or activation.shape[0] != records:
         raise UserError(
-            f"layer {layer} received shape {tuple(activation.shape)} for {samples} records; the "
+            f"layer {layer} received shape {tuple(activation.shape)} for {records} records; the "
             "first dimension must count the records: keep the batch dimension first"
         )
     if isinstance(layer, nn.Conv2d):
         return _convolution_gradients(layer, activation, gradient)
     if activation.dim() == 2:
         return _OuterProducts(layer=layer, activations=activation, output_gradients=gradient)
-    positions = gradient.reshape(samples, -1, layer.out_features).transpose(1, 2)
-    rows = activation.reshape(samples, -1, layer.in_features)
+    positions = gradient.reshape(records, -1, layer.out_features).transpose(1, 2)
+    rows = activation.reshape(records, -1, layer.in_features)
     weights = torch.bmm(positions, rows).flatten(1)
-    return _PerSample(layer=layer, weights=weights, biases=positions.sum(2))
+    return _PerRecord(layer=layer, weights=weights, biases=positions.sum(2))
 
 
 def _convolution_gradients(
     layer: nn.Conv2d, activation: torch.Tensor, gradient: torch.Tensor
-) -> _PerSample:
-    samples, groups = len(activation), layer.groups
+) -> _PerRecord:
+    records, groups = len(activation), layer.groups
     positions = gradient.flatten(2)
     patches = _patches(layer, activation, tuple(gradient.shape[2:]))
-    per_group = positions.reshape(samples * groups, layer.out_channels // groups, -1)
-    return _PerSample(
+    per_group = positions.reshape(records * groups, layer.out_channels // groups, -1)
+    return _PerRecord(
         layer=layer,
-        weights=torch.bmm(per_group, patches).view(samples, -1),
+        weights=torch.bmm(per_group, patches).view(records, -1),
         biases=positions.sum(2),
     )
 
 
 def _patches(layer: nn.Conv2d, image: torch.Tensor, positions: tuple[int, ...]) -> torch.Tensor:
-    """Return what the kernel sees: (samples·groups) x positions x (kernel cells·channels).
+    """Return what the kernel sees: (records·groups) x positions x (kernel cells·channels).
 
     Channels come last because then a row of the kernel is one contiguous run, which copies several
     times faster than torch's own unfold.
@@ -249,9 +249,9 @@ def _patches(layer: nn.Conv2d, image: torch.Tensor, positions: tuple[int, ...]) 
         image = functional.pad(image, padding, mode=mode)
     channels = layer.in_channels // layer.groups
     size = (len(image), layer.groups, *positions, *layer.kernel_size, channels)
-    sample, channel, row, column = image.stride()
+    record, channel, row, column = image.stride()
     stride = (
-        sample,
+        record,
         channel * channels,
         row * layer.stride[0],
         column * layer.stride[1],

@@ -15,8 +15,8 @@ from coinflower.learning.gradients.bookkeeping import (
     book_chunk,
     bookable_layers,
 )
-from coinflower.learning.gradients.gradsample import PerSampleModel
-from coinflower.learning.gradients.samples import (
+from coinflower.learning.gradients.gradsample import PerRecordModel
+from coinflower.learning.gradients.per_record import (
     check_clip_norm,
     denormals_flushed,
     trainable_parameters,
@@ -84,7 +84,7 @@ def clipped_gradient_sum(
                 )
             except CannotKeepBooks:
                 pass
-        return _per_sample(model, inputs, targets, clip_norm, chunk_size=chunk_size)
+        return _per_record(model, inputs, targets, clip_norm, chunk_size=chunk_size)
 
 
 def refuse_mixing_layers(model: nn.Module) -> None:
@@ -133,7 +133,7 @@ def _book_keeping(
     return total
 
 
-def _per_sample(
+def _per_record(
     model: nn.Module,
     inputs: torch.Tensor,
     targets: torch.Tensor,
@@ -144,9 +144,9 @@ def _per_sample(
     parameters = trainable_parameters(model)
     total = _zeros(parameters)
     views = _views(total, parameters)
-    per_sample = PerSampleModel(model)
+    per_record = PerRecordModel(model)
     for rows in _chunks(inputs, total.numel(), chunk_size):
-        sums = per_sample.clipped_sum(inputs[rows], targets[rows], clip_norm)
+        sums = per_record.clipped_sum(inputs[rows], targets[rows], clip_norm)
         for view, value in zip(views, sums, strict=True):
             view.add_(value.reshape(view.shape))
     return total
@@ -167,14 +167,14 @@ def _views(flat: torch.Tensor, parameters: list[nn.Parameter]) -> list[torch.Ten
 
 def _chunks(inputs: torch.Tensor, held: int, chunk_size: int | None) -> list[slice]:
     """Cut the rows into even chunks, given the numbers held per record besides activations."""
-    samples = len(inputs)
-    if samples == 0:
+    records = len(inputs)
+    if records == 0:
         return []
     if chunk_size is None:
-        per_sample = held + _NUMBERS_PER_INPUT * inputs[0].numel()
-        chunk_size = max(1, _CHUNK_NUMBERS // per_sample)
-    count = math.ceil(samples / chunk_size)
-    edges = [samples * i // count for i in range(count + 1)]
+        per_record = held + _NUMBERS_PER_INPUT * inputs[0].numel()
+        chunk_size = max(1, _CHUNK_NUMBERS // per_record)
+    count = math.ceil(records / chunk_size)
+    edges = [records * i // count for i in range(count + 1)]
     return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.samples import (
+from coinflower.learning.gradients.per_record import (
     clip_factors,
     square_norms_of,
     summed_cross_entropy,
@@ -16,7 +16,7 @@ from coinflower.learning.gradients.samples import (
 
 
 def refuse_unsupported(model: nn.Module) -> None:
-    """Refuse by name the layers whose per-sample gradients Opacus cannot or does not compute.
+    """Refuse by name the layers whose per-record gradients Opacus cannot or does not compute.
 
     Raises:
         ValueError: Naming the first such layer and why.
@@ -38,7 +38,7 @@ def refuse_unsupported(model: nn.Module) -> None:
             )
 
 
-class PerSampleModel:
+class PerRecordModel:
     """A copy of the model that computes one gradient per record; the original stays untouched.
 
     Args:
@@ -55,7 +55,7 @@ class PerSampleModel:
                 continue
             if type(module) not in GradSampleModule.GRAD_SAMPLERS:
                 raise UserError(
-                    f"layer {name!r} ({type(module).__name__}) is in eval mode, but its per-sample "
+                    f"layer {name!r} ({type(module).__name__}) is in eval mode, but its per-record "
                     "gradients exist only in train mode: call train() on it"
                 )
             # Opacus' hooks look at this flag; these layers compute the same in either mode.
@@ -64,7 +64,7 @@ class PerSampleModel:
             self._model = GradSampleModule(twin, loss_reduction="sum")
         except NotImplementedError as error:
             raise UserError(
-                f"the model has a layer without per-sample gradients, replace it: {error}"
+                f"the model has a layer without per-record gradients, replace it: {error}"
             ) from error
         self._parameters = trainable_parameters(self._model)
 
@@ -86,15 +86,15 @@ class PerSampleModel:
         return [factors.to(gradient.dtype) @ gradient[keep] for gradient in gradients]
 
     @staticmethod
-    def _take(parameter: nn.Parameter, samples: int) -> torch.Tensor:
+    def _take(parameter: nn.Parameter, records: int) -> torch.Tensor:
         gradient: torch.Tensor | None = getattr(parameter, "grad_sample", None)
         parameter.grad = None
         parameter.grad_sample = None  # type: ignore[attr-defined]
         if gradient is None:
-            return torch.zeros(samples, parameter.numel(), device=parameter.device)
-        if gradient.shape[0] != samples:
+            return torch.zeros(records, parameter.numel(), device=parameter.device)
+        if gradient.shape[0] != records:
             raise UserError(
                 f"a parameter of shape {tuple(parameter.shape)} has {gradient.shape[0]} gradients "
-                f"for {samples} records: keep the batch dimension first in the model"
+                f"for {records} records: keep the batch dimension first in the model"
             )
         return gradient.flatten(1)

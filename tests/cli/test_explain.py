@@ -102,7 +102,7 @@ def test_it_says_what_is_protected_and_what_is_not(ledger):
     text = told(ledger.path)
     for words in (
         "but not the server",
-        "A patient with several samples is protected less",
+        "A patient with several records is protected less",
         "What it does not mean",
         "Training that passed the ledger by",
         "name it with --policy",
@@ -168,7 +168,7 @@ def test_the_client_as_a_whole_is_added_up_over_all_experiments(ledger):
     assert found["client_epsilon"] == whole > found["epsilon"]
     text = told(ledger.path)
     assert (
-        f"And for the client as a whole, all its samples at once: ε ≤ {rounded_up(whole)} at δ = "
+        f"And for the client as a whole, all its records at once: ε ≤ {rounded_up(whole)} at δ = "
         in text
     )
 
@@ -188,7 +188,7 @@ def test_of_very_many_terms_the_client_as_a_whole_is_not_worked_out(ledger, monk
     charge(ledger, "lung#cd", COST.with_noise(2.0), 1)
     found = json.loads(call(ledger.path, "--json").stdout)
     assert found["client_epsilon"] is None
-    assert "loses, all its samples at once, is not known" in told(ledger.path)
+    assert "loses, all its records at once, is not known" in told(ledger.path)
 
 
 def test_seeded_coins_void_what_follows(tmp_path):
@@ -232,13 +232,13 @@ def test_the_detection_rate_bounds_the_best_test_and_is_not_void(alpha):
     assert detection_rate(alpha, 0.1, delta) < 1.2 * alpha + delta
 
 
-@pytest.mark.parametrize("samples", [2, 5])
-def test_the_group_loss_bounds_several_samples_together(samples):
+@pytest.mark.parametrize("records", [2, 5])
+def test_the_group_loss_bounds_several_records_together(records):
     sigma, delta = 4.0, 1e-6
     one = OnlyLocalSampling(Round(p=1.0, q=1.0, d=1, noise_multiplier=sigma))
-    together = OnlyLocalSampling(Round(p=1.0, q=1.0, d=1, noise_multiplier=sigma / samples))
-    epsilon, group_delta = group_loss(samples, one.epsilon(delta), delta)
-    assert epsilon == pytest.approx(samples * one.epsilon(delta))
+    together = OnlyLocalSampling(Round(p=1.0, q=1.0, d=1, noise_multiplier=sigma / records))
+    epsilon, group_delta = group_loss(records, one.epsilon(delta), delta)
+    assert epsilon == pytest.approx(records * one.epsilon(delta))
     assert delta_after([(together, 1)], epsilon) <= group_delta < 1
 
 

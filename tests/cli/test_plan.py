@@ -110,7 +110,7 @@ def test_bad_answers_are_asked_again_with_a_sentence(tmp_path):
     for sentence in (
         "clients = 'ten' is not a whole number",
         "clients = 0 must be an integer of at least 1",
-        "samples = '60.5' is not a whole number",
+        "records = '60.5' is not a whole number",
         "rounds = -3 must be",
         "mode = 'none' protects nothing",
         "mode = 'trustful' is unknown",
@@ -120,7 +120,7 @@ def test_bad_answers_are_asked_again_with_a_sentence(tmp_path):
         "epsilon = -1.0 must be",
         "delta = 1.0 must lie strictly between 0 and 1",
         "'much' is not understood; say fast, balanced, accurate",
-        "is more than the 240 samples",
+        "is more than the 240 records",
     ):
         assert sentence in done.stderr
     made = load_settings(out / "settings.toml").terms

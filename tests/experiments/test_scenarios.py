@@ -28,13 +28,13 @@ from coinflower.protocol.modes import Mode
 MANY, FEW = SETTINGS["many-small"], SETTINGS["few-large"]
 
 
-def data(samples, writers=None):
+def data(records, writers=None):
     """Return images that need no memory."""
-    images = np.broadcast_to(np.zeros((1, 28, 28), np.uint8), (samples, 28, 28))
+    images = np.broadcast_to(np.zeros((1, 28, 28), np.uint8), (records, 28, 28))
     return Dataset(
         name="blank",
         train_inputs=images,
-        train_targets=np.zeros(samples, np.int64),
+        train_targets=np.zeros(records, np.int64),
         test_inputs=images[:1],
         test_targets=np.zeros(1, np.int64),
         classes=10,
@@ -92,7 +92,7 @@ def test_writers_make_unequal_clients_whose_rows_are_their_own():
 
 
 def test_more_clients_than_the_data_makes_are_refused():
-    with pytest.raises(ValueError, match=r"2,001 clients of 30 samples each need 60,030 samples"):
+    with pytest.raises(ValueError, match=r"2,001 clients of 30 records each need 60,030 records"):
         federate(MANY, data(60_000), clients=2001)
 
 

@@ -98,7 +98,7 @@ def test_a_simulation_does_not_go_on_with_other_data(tmp_path):
     begin(tmp_path)
     digits = load_data("digits")
     other = dataclasses.replace(digits, train_targets=digits.train_targets[::-1].copy())
-    with pytest.raises(ValueError, match=r"began with data = 1,437 samples \(.*but data = 1,437"):
+    with pytest.raises(ValueError, match=r"began with data = 1,437 records \(.*but data = 1,437"):
         run_request(asked(out=tmp_path, resume=True, iterations=3), data=other)
 
 

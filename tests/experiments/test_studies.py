@@ -213,7 +213,7 @@ def test_trainings_of_another_format_are_not_taken(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"clients": (5000,)}, "5,000 clients of 30 samples each"),
+        ({"clients": (5000,)}, "5,000 clients of 30 records each"),
         ({"clients": (10,), "epsilons": (2.0, 1e-6)}, "asks for sigma"),
     ],
 )

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from coinflower.learning import build_model, clipped_gradient_sum
-from coinflower.learning.gradients.samples import denormals_flushed, square_norms_of
+from coinflower.learning.gradients.per_record import denormals_flushed, square_norms_of
 from tests.support.clipped_models import (
     MODELS,
     OwnParameter,

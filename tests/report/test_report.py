@@ -81,7 +81,7 @@ def test_the_guarantee_says_who_what_and_how_tight(run):
     assert f"ε ≤ {rounded_up(spent)} at δ = {cluster.delta:g}" in told
     least = realised_epsilon_after(cost.round, ROUNDS, cluster.delta)
     assert f"ε ≥ {rounded_down(least)}" in told
-    for words in ("one sample", "not the server", "scheme certified", "k samples together"):
+    for words in ("one record", "not the server", "scheme certified", "k records together"):
         assert words in told
 
 

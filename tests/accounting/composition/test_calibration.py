@@ -120,7 +120,7 @@ def test_a_limit_on_participation_is_kept():
 
 
 def test_a_batch_larger_than_all_data_is_refused():
-    with pytest.raises(CalibrationError, match="hold 2000 samples in all"):
+    with pytest.raises(CalibrationError, match="hold 2000 records in all"):
         splits_for_batch(
             Certified, batch_size=3000, clients=50, d=40, epsilon=1.0, delta=1e-5, rounds=10
         )
