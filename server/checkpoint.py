@@ -1,4 +1,4 @@
-"""The server's state on disk: weights, momentum, round, and which round numbers are used up."""
+"""A training's state on disk, and the server's: which round numbers are used up, and echoes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from coinflower.accounting import validation
@@ -31,13 +30,51 @@ INSECURE = {"insecure": "true"}
 """The stamp on a run's files if anything in the run was ever seeded."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """The state after a round; round 0 is the beginning."""
+    """The state after a round; round 0 is the beginning.
+
+    Attributes:
+        weights: The model's.
+        velocity: The optimizer's.
+        round: How many rounds were played.
+        notes: What else is kept with it, by name.
+    """
 
     weights: Vector
     velocity: Vector
     round: int
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Write the state so that after a crash the file holds this state or the one before."""
+        tensors: dict[str, npt.NDArray[Any]] = {
+            "weights": self.weights,
+            "velocity": self.velocity,
+            "round": np.array([self.round], dtype=np.int64),
+        }
+        write_atomically(path, save_tensors(tensors, metadata=dict(self.notes)))
+
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        """Return the state in a file.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        try:
+            with safe_open(path, "numpy") as file:
+                notes = file.metadata() or {}
+                weights, velocity = file.get_tensor("weights"), file.get_tensor("velocity")
+                (round_,) = file.get_tensor("round")
+            if weights.shape != velocity.shape or weights.ndim != 1:
+                raise UserError(f"weights {weights.shape} and velocity {velocity.shape}")
+            if weights.dtype != np.float32 or velocity.dtype != np.float32:
+                raise UserError("values that are not in single precision")
+            validation.require_count("round", round_, least=0)
+        except (SafetensorError, TypeError, ValueError) as error:
+            raise UserError(f"The checkpoint {path} is damaged: {error}.") from None
+        return cls(weights=weights, velocity=velocity, round=int(round_), notes=notes)
 
 
 class CheckpointFolder:
@@ -64,14 +101,8 @@ class CheckpointFolder:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the state after a round."""
-        tensors: dict[str, npt.NDArray[Any]] = {
-            "weights": checkpoint.weights,
-            "velocity": checkpoint.velocity,
-            "round": np.array([checkpoint.round], dtype=np.int64),
-        }
-        stamp = INSECURE if self.insecure else {}
-        content = save_tensors(tensors, metadata={"terms": self._terms_hash, **stamp})
-        write_atomically(self._folder / _CHECKPOINT, content)
+        notes = {"terms": self._terms_hash, **(INSECURE if self.insecure else {})}
+        replace(checkpoint, notes=notes).write(self._folder / _CHECKPOINT)
 
     def load(self) -> Checkpoint | None:
         """Return the last state, or None if there is none yet.
@@ -82,22 +113,13 @@ class CheckpointFolder:
         path = self._folder / _CHECKPOINT
         if not path.exists():
             return None
-        try:
-            tensors: dict[str, Any] = load_tensors(path.read_bytes())
-            with safe_open(path, "numpy") as file:
-                terms = file.metadata()["terms"]
-            weights, velocity = tensors["weights"], tensors["velocity"]
-            (round_,) = tensors["round"]
-            if weights.shape != velocity.shape or weights.ndim != 1:
-                raise UserError(f"weights {weights.shape} and velocity {velocity.shape}")
-            for vector in (weights, velocity):
-                if vector.dtype != np.float32 or not np.isfinite(vector).all():
-                    raise UserError("values that are not finite, or not in single precision")
-            validation.require_count("round", round_, least=0)
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f"The checkpoint {path} is damaged: {error}.") from None
-        self._require_own(terms)
-        return Checkpoint(weights=weights, velocity=velocity, round=int(round_))
+        checkpoint = Checkpoint.read(path)
+        if not np.isfinite([checkpoint.weights, checkpoint.velocity]).all():
+            raise UserError(f"The checkpoint {path} is damaged: values that are not finite.")
+        if "terms" not in checkpoint.notes:
+            raise UserError(f"The checkpoint {path} is damaged: it does not name its terms.")
+        self._require_own(checkpoint.notes["terms"])
+        return checkpoint
 
     def use_rounds_through(self, round_: int) -> None:
         """Record, before any client hears of them, that rounds up to this one are used up."""

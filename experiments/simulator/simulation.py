@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as save_tensors
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.experiments.simulator.simulator import Simulator, Vector
+from coinflower.experiments.simulator.simulator import Simulator
 from coinflower.learning import (
     Dataset,
     Randomness,
@@ -26,7 +24,7 @@ from coinflower.learning import (
     evaluate,
     load_parameters,
 )
-from coinflower.server.checkpoint import write_atomically
+from coinflower.server.checkpoint import Checkpoint
 
 STATE = "simulation.safetensors"
 _SAVE_SECONDS = 20.0
@@ -66,15 +64,13 @@ class State:
 
     Attributes:
         path: The file.
-        weights: The model's.
-        velocity: The optimizer's.
+        checkpoint: Weights and velocity.
         curve: What it came to so far.
         terms: How it began.
     """
 
     path: Path
-    weights: Vector
-    velocity: Vector
+    checkpoint: Checkpoint
     curve: Curve
     terms: Terms
 
@@ -161,10 +157,14 @@ def _save(
 ) -> None:
     if path is None:
         return
-    tensors = {"weights": simulator.weights, "velocity": simulator.velocity}
-    metadata = {"curve": json.dumps(dataclasses.asdict(curve)), "terms": json.dumps(terms)}
+    checkpoint = Checkpoint(
+        weights=simulator.weights,
+        velocity=simulator.velocity,
+        round=curve.iterations,
+        notes={"curve": json.dumps(dataclasses.asdict(curve)), "terms": json.dumps(terms)},
+    )
     try:
-        write_atomically(path, save_tensors(tensors, metadata=metadata))
+        checkpoint.write(path)
     except OSError as error:
         note(
             f"iteration {curve.iterations} could not be kept in {path.parent} ({error.strerror}); "
@@ -173,9 +173,10 @@ def _save(
 
 
 def _restore(simulator: Simulator, begun: State) -> Curve:
-    if begun.weights.shape != simulator.weights.shape:
+    kept = begun.checkpoint
+    if kept.weights.shape != simulator.weights.shape:
         raise UserError(f"{begun.path} holds another model; choose another folder.")
-    simulator.weights, simulator.velocity = begun.weights, begun.velocity
+    simulator.weights, simulator.velocity = kept.weights, kept.velocity
     return begun.curve
 
 
@@ -186,23 +187,21 @@ def read_state(folder: Path) -> State:
         ValueError: Its state is damaged, or does not say how it began.
     """
     path = folder / STATE
+    checkpoint = Checkpoint.read(path)
     try:
-        with safe_open(path, "numpy") as file:
-            metadata = file.metadata()
-            fields = json.loads(metadata["curve"])
-            weights, velocity = file.get_tensor("weights"), file.get_tensor("velocity")
+        fields = json.loads(checkpoint.notes["curve"])
         fields["accuracy"] = {int(key): value for key, value in fields["accuracy"].items()}
         fields["draws"] = [(participants, records) for participants, records in fields["draws"]]
         curve = Curve(**fields)
-        terms = json.loads(metadata.get("terms", "null"))
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        terms = json.loads(checkpoint.notes.get("terms", "null"))
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is damaged: {error}.") from None
     if not isinstance(terms, dict):
         raise UserError(
             f"{path} does not say how its simulation began, so nobody can tell what it costs; "
             "choose another folder."
         )
-    return State(path=path, weights=weights, velocity=velocity, curve=curve, terms=terms)
+    return State(path=path, checkpoint=checkpoint, curve=curve, terms=terms)
 
 
 def sources_of(seed: int | None, start: int) -> tuple[np.random.Generator, Randomness]:

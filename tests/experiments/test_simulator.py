@@ -185,7 +185,7 @@ def test_a_state_that_does_not_say_how_it_began_is_not_gone_on_with(digits, tmp_
     simulate(simulator(digits), model, digits, iterations=1, evaluate_every=1, folder=tmp_path)
     path = tmp_path / "simulation.safetensors"
     with safe_open(path, "numpy") as file:
-        tensors = {name: file.get_tensor(name) for name in ("weights", "velocity")}
+        tensors = {name: file.get_tensor(name) for name in ("weights", "velocity", "round")}
         curve = file.metadata()["curve"]
     save_file(tensors, path, metadata={"curve": curve})
     with pytest.raises(ValueError, match="does not say how its simulation began"):
@@ -242,7 +242,7 @@ def test_a_full_disk_stops_nothing_and_spoils_nothing(digits, tmp_path, monkeypa
     def no_room(path, content):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("coinflower.experiments.simulator.simulation.write_atomically", no_room)
+    monkeypatch.setattr("coinflower.server.checkpoint.write_atomically", no_room)
     told = []
     curve = simulate(
         simulator(digits),
