@@ -12,7 +12,10 @@ Vector = NDArray[np.float32]
 
 
 def mean_gradient(noisy_sum: Vector, *, p: float, q: float, declared_total: int) -> Vector:
-    """Return the noisy sum over p·q·D, an unbiased estimate of the mean clipped gradient.
+    """Return the noisy sum over p·q·D, an estimate of the mean clipped gradient.
+
+    It is unbiased unless a cap shortens clients' sums. By how much a cap does so depends on the
+    data, so the scale takes no account of it (docs/mathematics.md, "The cap").
 
     D is the sum of the *declared* data-set sizes and fixed, so that one record more or less does
     not change the scale (docs/mathematics.md, "The mechanism").

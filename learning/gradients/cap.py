@@ -26,7 +26,7 @@ def capped_sum(total: Vector, cap_norm: float) -> Vector:
     at most the clip norm, but for the rounding of single precision: c·2⁻²³ clip norms under a cap
     of c, where sums without a cap round by as much for each clip norm of their own length.
 
-    The same is done for every sum, whether or not the cap bites: no time tells which.
+    Under a cap the same is done for every sum, whether or not it bites: no time tells which.
 
     Args:
         total: The sum of clipped gradients, finite; zeros stay zeros.
@@ -35,9 +35,10 @@ def capped_sum(total: Vector, cap_norm: float) -> Vector:
     Raises:
         ValueError: If the cap is not above 0.
     """
+    if cap_norm == math.inf:
+        return total
     exact = total.astype(np.float64)
-    factor = cap_factors(np.array([np.linalg.norm(exact)]), cap_norm)
-    exact *= factor
+    exact *= cap_factors(np.array([np.linalg.norm(exact)]), cap_norm)
     return exact.astype(np.float32)
 
 
