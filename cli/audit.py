@@ -34,7 +34,7 @@ def audit(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Attack the shipped client and server to find how much privacy they lose at least.
+    """Attack the shipped client and server to find a lower bound on their privacy loss.
 
     Runs them on neighbouring data sets, in every mode. Exits with 1 if they lose more than claimed.
     """

@@ -35,18 +35,18 @@ def compare(
     q: Q,
     d: D,
     sigma: Annotated[
-        float | None, typer.Option("--sigma", help="Noise multiplier; leave out to ask for it.")
+        float | None, typer.Option("--sigma", help="Noise multiplier; leave out to compute it.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="Leave out to ask for ε.")
+        float | None, typer.Option("--epsilon", help="Leave out to compute ε.")
     ] = None,
-    delta: Annotated[float | None, typer.Option("--delta", help="Leave out to ask for δ.")] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="Leave out to compute δ.")] = None,
     rounds: RoundCount = 1,
     cap: Cap = math.inf,
     plot: Plot = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """All schemes side by side, with the realised lower bound. Give two of σ, ε, δ."""
+    """Compare all schemes, with the realised lower bound. Give two of σ, ε and δ."""
     if sigma is None and epsilon is not None and delta is not None:
         asked = "sigma"
         round_ = Round(p, q, d, 1.0, cap)

@@ -22,7 +22,7 @@ def explain(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Say what the ε that a data set has spent means, and what it does not."""
+    """Explain what the ε that a data set has spent means, and what it does not."""
     from coinflower.accounting.ledger.ledger import Ledger
     from coinflower.protocol.policy import load_policy
     from coinflower.report.explanation import explain_ledger, sections

@@ -24,28 +24,28 @@ EXIT_INTERRUPTED = 130
 DEBUG = "--debug"
 
 COMMANDS = (
-    Later("epsilon", "privacy:epsilon", "What ε do these rounds cost at this δ?"),
-    Later("delta", "privacy:delta", "What δ do these rounds reach at this ε?"),
+    Later("epsilon", "privacy:epsilon", "Print the ε that these rounds cost at this δ."),
+    Later("delta", "privacy:delta", "Print the δ that these rounds reach at this ε."),
     Later(
         "sigma",
         "privacy:sigma",
-        "What is the least noise multiplier that keeps these rounds within (ε, δ)?",
+        "Print the least noise multiplier that keeps these rounds within (ε, δ).",
     ),
-    Later("rounds", "privacy:rounds", "How many rounds fit into (ε, δ)?"),
+    Later("rounds", "privacy:rounds", "Print how many rounds fit into (ε, δ)."),
     Later(
         "compare",
         "compare:compare",
-        "All schemes side by side, with the realised lower bound. Give two of σ, ε, δ.",
+        "Compare all schemes, with the realised lower bound. Give two of σ, ε and δ.",
     ),
     Later(
         "plan",
         "plan:plan",
-        "From wishes to p, q and σ, least noise first; with terms, a policy and what to type.",
+        "Find p, q and σ with the least noise; write terms, a policy and the commands to type.",
     ),
     Later(
         "explain",
         "explain:explain",
-        "Say what the ε that a data set has spent means, and what it does not.",
+        "Explain what the ε that a data set has spent means, and what it does not.",
     ),
     Later(
         "run",
@@ -55,12 +55,12 @@ COMMANDS = (
     Later(
         "simulate",
         "simulate:simulate",
-        "Simulate thousands of clients; σ by any analysis, ε always by one that holds.",
+        "Simulate thousands of clients; any analysis may choose σ, but ε is one that holds.",
     ),
     Later(
         "audit",
         "audit:audit",
-        "Attack the shipped client and server to find how much privacy they lose at least.",
+        "Attack the shipped client and server to find a lower bound on their privacy loss.",
     ),
     Later(
         "client",
@@ -80,12 +80,12 @@ COMMANDS = (
     Later(
         "paper",
         "paper:app",
-        "Draw the paper's figures and its table of σ, with what really holds beside them.",
+        "Draw the paper's figures and its table of σ next to what really holds.",
     ),
     Later(
         "ledger",
         "ledger.records:app",
-        "Create a data set's privacy ledger, look at it, stop it, back it up.",
+        "Create, inspect, pause and back up a data set's privacy ledger.",
     ),
     Later("keys", "machines.keys:app", "Make keys and certificates for separate machines."),
     Later("server", "machines.server:app", "Run a server and choose who may join it."),

@@ -15,7 +15,7 @@ from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.deploy.terminal import console, warn
 from coinflower.protocol.foreign import printable
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print figures as JSON.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 _DIGITS = 6
 NOT_AN_UPPER_BOUND = "not an upper bound"

@@ -40,7 +40,7 @@ def paper(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Draw the paper's figures and its table of σ, with what really holds beside them.
+    """Draw the paper's figures and its table of σ next to what really holds.
 
     Curves named `paper` are the paper as plotted: not an upper bound. Takes half a minute.
     """
@@ -83,7 +83,7 @@ def experiments(
     seeds: Annotated[int, typer.Option(help="Trainings per case.")] = 3,
     test_images: Annotated[
         int,
-        typer.Option(help="Images that measure accuracy; as many others choose the learning rate."),
+        typer.Option(help="Images that measure accuracy; as many more choose the learning rate."),
     ] = 2000,
     model: Annotated[str, typer.Option(help="paper-cnn or package.module:function.")] = "paper-cnn",
     split: Annotated[str | None, typer.Option(help="Split of EMNIST (default: byclass).")] = None,

@@ -45,15 +45,16 @@ def plan(
     rounds: Annotated[int | None, typer.Option("--rounds", help="Number of rounds.")] = None,
     largest_p: Annotated[
         float | None,
-        typer.Option("--largest-p", help="How often a client can take part at most (1)."),
+        typer.Option("--largest-p", help="Largest participation probability (default: 1)."),
     ] = None,
     mode: Annotated[
-        str | None, typer.Option(help=f"{', '.join(list(Mode)[:-1])} (trusted).")
+        str | None, typer.Option(help=f"{', '.join(list(Mode)[:-1])} (default: trusted).")
     ] = None,
     scheme: Annotated[
-        str | None, typer.Option("--scheme", help=f"Instead of the mode's own. {SCHEME_HELP}")
+        str | None,
+        typer.Option("--scheme", help=f"Use this instead of the mode's own. {SCHEME_HELP}"),
     ] = None,
-    data: Annotated[str, typer.Option(help="Public test data; also what a trial runs on.")] = (
+    data: Annotated[str, typer.Option(help="Public test data; a trial run trains on it too.")] = (
         "digits"
     ),
     model: Annotated[
@@ -69,7 +70,7 @@ def plan(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """From wishes to p, q and σ, least noise first; with terms, a policy and what to type."""
+    """Find p, q and σ with the least noise; write terms, a policy and the commands to type."""
     given: dict[str, Any] = {
         **{"clients": clients, "d": d, "rounds": rounds, "epsilon": epsilon, "delta": delta},
         **{"largest_p": largest_p, "mode": None if mode is None else parse_mode(mode)},

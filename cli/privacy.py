@@ -37,7 +37,7 @@ from coinflower.deploy.terminal import console, say, warn
 
 P = Annotated[float, typer.Option("-p", help="Participation probability, in (0, 1].")]
 Q = Annotated[float, typer.Option("-q", help="Local sampling rate, in (0, 1].")]
-D = Annotated[int, typer.Option("-d", help="The client's data-set size, at least 0.")]
+D = Annotated[int, typer.Option("-d", help="Number of the client's records, at least 0.")]
 Sigma = Annotated[float, typer.Option("--sigma", help="Noise multiplier (noise / clip norm).")]
 Epsilon = Annotated[float, typer.Option("--epsilon", help="Privacy loss ε, at least 0.")]
 Delta = Annotated[float, typer.Option("--delta", help="δ, strictly between 0 and 1.")]
@@ -45,7 +45,7 @@ Cap = Annotated[
     float,
     typer.Option(
         "--cap",
-        help="Largest norm of a client's whole sum in clip norms, at least 1 (no cap).",
+        help="Largest norm of a client's sum, in clip norms, at least 1 (default: no cap).",
         show_default=False,
     ),
 ]
@@ -56,7 +56,7 @@ Plot = Annotated[
     Path | None,
     typer.Option(
         "--plot",
-        help="Draw the curve asked about (.png, .svg or .pdf).",
+        help="Plot the curve to this file (.png, .svg or .pdf).",
         callback=require_drawable,
     ),
 ]
@@ -135,7 +135,7 @@ def rounds(
     plot: Plot = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """How many rounds fit into (ε, δ)?"""
+    """Print how many rounds fit into (ε, δ)."""
     cost = scheme_class(scheme)(Round(p, q, d, sigma, cap))
     most = most_rounds(cost, epsilon=epsilon, delta=delta)
     if plot is not None:

@@ -70,11 +70,11 @@ def run(
     momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.0,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 5,
     poll_seconds: Annotated[
-        float, typer.Option(help="Seconds between the server's looks for replies.")
+        float, typer.Option(help="Seconds between the server's polls for replies.")
     ] = 0.05,
     round_seconds: Annotated[
         float | None,
-        typer.Option(help="Start a round every so many seconds; late answers are dropped."),
+        typer.Option(help="Start a round every N seconds; late answers are dropped."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for results (default: a new one in runs/).")

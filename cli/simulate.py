@@ -81,7 +81,7 @@ def simulate(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Simulate thousands of clients; σ by any analysis, ε always by one that holds."""
+    """Simulate thousands of clients; any analysis may choose σ, but ε is one that holds."""
     from coinflower.deploy.local.cluster import fresh_name
     from coinflower.experiments.simulator.request import Request
     from coinflower.experiments.simulator.simulated_run import run_request

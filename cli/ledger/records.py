@@ -143,7 +143,7 @@ def verify(
     path: LedgerPath,
     witness: Annotated[
         Path | None,
-        typer.Option(help="Also check by this witness that the ledger was not set back."),
+        typer.Option(help="Also check against this witness that the ledger is no older copy."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -179,7 +179,9 @@ def backup(
 @app.command()
 def adopt(
     path: Annotated[Path, typer.Argument(help="The backup that becomes the ledger.")],
-    yes: Annotated[bool, typer.Option("--yes", help="You know what may be lost.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Confirm that you know what may be lost.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Turn a backup into the ledger, after the ledger itself was lost."""
@@ -205,7 +207,7 @@ def witness(
     target: Annotated[Path, typer.Argument(help="File of the witness, best on another disk.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Note a ledger's last entry in a second place; also replaces a witness that was lost.
+    """Note a ledger's last entry in a second place; also replaces a lost witness.
 
     Name that place in the policy (witness = "PATH"): the client then updates it, and refuses a
     ledger that lacks what the witness has seen.

@@ -16,7 +16,9 @@ from coinflower.cli.output import JsonFlag, print_json
 from coinflower.deploy.terminal import say
 
 LedgerPath = Annotated[Path, typer.Argument(help="The ledger file.")]
-ExperimentName = Annotated[str, typer.Argument(help="The experiment, or how its name begins.")]
+ExperimentName = Annotated[
+    str, typer.Argument(help="The experiment, or the beginning of its name.")
+]
 
 
 def release(
@@ -64,7 +66,7 @@ def resume(path: LedgerPath, as_json: JsonFlag = False) -> None:
 def leave(
     path: LedgerPath,
     experiment: ExperimentName,
-    yes: Annotated[bool, typer.Option("--yes", help="You know that this is for good.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm that this is for good.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Leave an experiment for good, whatever terms it asks for next; spent stays spent."""

@@ -63,7 +63,7 @@ def server(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make or renew the server's certificate; renewing keeps key and names unless given."""
+    """Make or renew the server's certificate; renewing keeps its key, and its names by default."""
     renewed = (folder / SERVER_CERTIFICATE).exists()
     item = make_server_certificate(folder, name or [], days=days)
     if as_json:
@@ -80,7 +80,7 @@ def client(
     name: Annotated[str, typer.Argument(help="Name of the node.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a node's key pair; run this on the node, since it needs no authority."""
+    """Make a node's key pair on the node itself; no authority is needed."""
     item = make_node_key(folder, name)
     if as_json:
         print_json({"made": [_fields(item)]})

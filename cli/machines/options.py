@@ -16,5 +16,5 @@ HealthPort = Annotated[
 ]
 HealthHost = Annotated[str, typer.Option(help="Interface of the health service.")]
 DrainSeconds = Annotated[
-    float, typer.Option(help="Seconds to finish work in hand when told to stop.")
+    float, typer.Option(help="Seconds to finish current work after a request to stop.")
 ]

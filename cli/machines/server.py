@@ -61,7 +61,7 @@ def run(
     ] = False,
     stay: Annotated[
         bool,
-        typer.Option("--stay", help="Keep serving after the run is complete, until told to stop."),
+        typer.Option("--stay", help="Keep serving after the run is complete, until stopped."),
     ] = False,
     log_format: LogFormatOption = LogFormat.TEXT,
     health_port: HealthPort = None,

@@ -26,7 +26,7 @@ class LogFormat(StrEnum):
 
 
 LogFormatOption = Annotated[
-    LogFormat, typer.Option("--log-format", help="Lines for people, or one JSON object per line.")
+    LogFormat, typer.Option("--log-format", help="Plain text, or one JSON object per line.")
 ]
 
 
