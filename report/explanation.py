@@ -31,7 +31,7 @@ FALSE_ALARMS = 0.01
 _WEAK_CHANCE = 0.95
 _MOST_NAMES = 10
 # So many different terms are added up for the client as a whole; each takes a fiftieth of a second.
-_MOST_WHOLE = 500
+_MOST_WHOLE = 200
 # e^20 is half a billion: beyond, the client is as good as seen.
 _PLAIN_TO_SEE = 20.0
 

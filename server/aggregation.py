@@ -78,7 +78,7 @@ class RunningSum:
         if node not in self._asked or node in self.answered:
             vector, problem = None, "not asked for"
         elif vector is not None and not _norm(vector) <= self._largest_norms.get(node, math.inf):
-            vector, problem = None, "more than its records of one round could add up to"
+            vector, problem = None, "longer than its records of one round, or the cap, allow"
         if vector is None:
             logger.warning("Dropped what client %d sent: %s.", node, problem)
             self.dropped.add(node)

@@ -18,10 +18,12 @@ from tests.support.builders import policy_fields, terms_fields
 TERMS = terms_fields(Mode.UNTRUSTED) | {"mode": "untrusted"}
 POLICY = policy_fields(
     declared_size=30,
+    largest_cap=2.0,
     insecure_seed=3,
     models=["digits", "own.module:build"],
     share={"clients": 4, "index": 2, "how": "equal", "seed": 1, "alpha": 0.5},
 )
+CAPS: list[dict[str, Any]] = [{}, {"cap": 2.0}]
 SETTINGS: dict[str, Any] = {"terms": TERMS, "state": "server", "test_data": "digits"}
 
 
@@ -32,7 +34,8 @@ class Texts:
         self._file = folder / "file.toml"
         free = {**TERMS, "mode": "none", "clip_norm": "infinite", "noise_multiplier": 0}
         written = [
-            [json.dumps({**TERMS, "mode": str(mode)}) for mode in Mode] + [json.dumps(free)],
+            [json.dumps({**TERMS, "mode": str(mode), **cap}) for mode in Mode for cap in CAPS]
+            + [json.dumps(free)],
             [tomli_w.dumps(POLICY)],
             [tomli_w.dumps(SETTINGS)],
         ]

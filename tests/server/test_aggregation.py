@@ -139,7 +139,7 @@ def test_a_client_that_ignores_the_cap_is_dropped_and_named(
     assert total.answered == {5}
     assert total.dropped == {6}
     assert total.total.tolist() == [1.5, 0]
-    assert "client 6 sent: more than its records of one round could add up to" in caplog.text
+    assert "client 6 sent: longer than its records of one round, or the cap, allow" in caplog.text
     free = RunningSum(make_terms(mode, q=1.0, clip_norm=0.5), 2, {6: 1000})
     free.add(reply(6, vector(1.2, 0.95)))
     assert free.answered == {6}
