@@ -3,55 +3,41 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from dataclasses import replace
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning import Dataset, load_data, partition
+from coinflower.learning import Dataset, Records, load_data, partition, with_test_part
+from coinflower.learning.data.records import Rows
 from coinflower.protocol.policy import Policy, Share
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LocalData:
-    """Records that never leave this client."""
-
-    inputs: npt.NDArray[Any]
-    targets: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.targets)
 
 
 # Clients in one process share the public data that their shares are taken from.
 @functools.lru_cache(maxsize=1)
 def _load_once(data: str) -> Dataset:
-    return load_data(data)
+    return with_test_part(load_data(data))
 
 
 @functools.lru_cache(maxsize=1)
-def _partition_once(data: str, share: Share) -> list[npt.NDArray[np.int64]]:
+def _partition_once(data: str, share: Share) -> list[Rows]:
     return partition(
         _load_once(data), clients=share.clients, how=share.how, seed=share.seed, alpha=share.alpha
     )
 
 
-def load_local_data(policy: Policy) -> LocalData:
-    """Return the rows that the policy names.
+def load_local_data(policy: Policy) -> Records:
+    """Return the records that the policy names; they never leave this client.
 
     Raises:
         ValueError: The data cannot be read, or there are more rows than declared.
     """
-    data = _load_once(policy.data)
-    rows = np.arange(len(data.train_targets))
-    if policy.share is not None:
+    if policy.share is None:
+        records = load_data(policy.data).train
+    else:
         parts = _partition_once(policy.data, replace(policy.share, index=0))
-        rows = parts[policy.share.index]
-    if len(rows) > policy.declared_size:
+        records = _load_once(policy.data).train.take(parts[policy.share.index])
+    if len(records) > policy.declared_size:
         raise UserError(
-            f"The data set {policy.data_set!r} has {len(rows)} records, more than the declared "
+            f"The data set {policy.data_set!r} has {len(records)} records, more than the declared "
             f"{policy.declared_size}; the bound would not hold. Raise declared_size in the policy."
         )
-    return LocalData(inputs=data.train_inputs[rows], targets=data.train_targets[rows])
+    return records

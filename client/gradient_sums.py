@@ -9,10 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from coinflower.client.data import LocalData
 from coinflower.client.model import build_fitting_model
 from coinflower.learning import (
     Randomness,
+    Records,
     capped_sum,
     clipped_gradient_sum,
     count_parameters,
@@ -36,7 +36,7 @@ class GradientSums:
         most_parameters: Largest model that the owner allows.
     """
 
-    def __init__(self, data: LocalData, randomness: Randomness, most_parameters: int) -> None:
+    def __init__(self, data: Records, randomness: Randomness, most_parameters: int) -> None:
         self.data = data
         self._randomness = randomness
         self._most_parameters = most_parameters

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 
-import numpy as np
 import torch
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.client.data import LocalData
-from coinflower.learning import build_model, clipped_gradient_sum, count_parameters, to_tensor
+from coinflower.learning import Records, build_model, clipped_gradient_sum, count_parameters
 from coinflower.protocol.policy import Refusal, RefusedError
 from coinflower.protocol.terms import Terms
 
 logger = logging.getLogger("coinflower.client")
 
 
-def build_fitting_model(terms: Terms, data: LocalData, most_parameters: int) -> nn.Module:
+def build_fitting_model(terms: Terms, data: Records, most_parameters: int) -> nn.Module:
     """Return the model of the terms, if it is not too large and fits the data.
 
     A trial on a blank row shows now, not in a round, whether they do; it depends on no record.
@@ -32,8 +30,10 @@ def build_fitting_model(terms: Terms, data: LocalData, most_parameters: int) -> 
     if not parameters <= most_parameters:
         detail = f"the model has {parameters} parameters > most_parameters = {most_parameters}"
         raise RefusedError(Refusal.EXTENT, detail)
-    blank = to_tensor(np.zeros((1, *data.inputs.shape[1:]), dtype=data.inputs.dtype))
-    clipped_gradient_sum(model, blank, torch.zeros(1, dtype=torch.int64), terms.clip_norm)
+    if not data.are_classified:
+        raise UserError("the targets of the data are numbers, but the terms ask for classes")
+    blank, target = data.blank_row()
+    clipped_gradient_sum(model, blank, target, terms.clip_norm)
     with torch.no_grad():
         classes = model(blank).shape[1]
     if classes != terms.classes:

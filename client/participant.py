@@ -18,11 +18,12 @@ from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.errors import SetBackError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.agreements import Agreements
-from coinflower.client.data import LocalData, load_local_data
+from coinflower.client.data import load_local_data
 from coinflower.client.gradient_sums import GradientSums, Vector
 from coinflower.learning import (
     FixedPoint,
     Randomness,
+    Records,
     SecureRandom,
     SeededRandom,
     add_noise,
@@ -54,7 +55,7 @@ class Participant:
     """
 
     def __init__(
-        self, policy: Policy, ledger: Ledger, data: LocalData, randomness: Randomness
+        self, policy: Policy, ledger: Ledger, data: Records, randomness: Randomness
     ) -> None:
         self.policy = policy
         self.ledger = ledger

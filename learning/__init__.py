@@ -1,8 +1,9 @@
 """Model, data, clipped gradient sums, noise and the update."""
 
-from coinflower.learning.data.dataset import Dataset, to_tensor
+from coinflower.learning.data.dataset import Dataset, with_test_part
 from coinflower.learning.data.loading import load_data
 from coinflower.learning.data.partitions import partition
+from coinflower.learning.data.records import Records, to_tensor
 from coinflower.learning.fit import model_for, trial
 from coinflower.learning.gradients.cap import cap_factors, capped_sum
 from coinflower.learning.gradients.clipped import clipped_gradient_sum, refuse_mixing_layers
@@ -20,6 +21,7 @@ __all__ = [
     "Dataset",
     "FixedPoint",
     "Randomness",
+    "Records",
     "SecureRandom",
     "SeededRandom",
     "add_noise",
@@ -40,4 +42,5 @@ __all__ = [
     "sgd_step",
     "to_tensor",
     "trial",
+    "with_test_part",
 ]

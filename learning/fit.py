@@ -3,28 +3,33 @@
 import contextlib
 from collections.abc import Iterator
 
-import torch
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.data.dataset import Dataset, to_tensor
+from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.gradients.clipped import clipped_gradient_sum
 from coinflower.learning.models import MODELS, build_model
 from coinflower.learning.own_code import blamed_on_its_author, place_of
 
 
 def model_for(name: str, data: Dataset) -> nn.Module:
-    """Return a model for the classes of a data set, tried on its first image.
+    """Return a model for the classes of a data set, tried on a blank row.
 
     Raises:
-        UserError: If there is no such model, or it cannot take these images.
+        UserError: If there is no such model, or it cannot take these rows.
     """
     model = build_model(name, classes=data.classes)
-    first = to_tensor(data.train_inputs[:1])
-    height, width = data.train_inputs.shape[1:]
-    with trial(name, f"the {height} x {width} images of {data.name}"):
-        clipped_gradient_sum(model, first, torch.from_numpy(data.train_targets[:1]), 1.0)
+    first, target = data.train.blank_row()
+    with trial(name, f"the {_described(data.train.inputs.shape[1:])} of {data.name}"):
+        clipped_gradient_sum(model, first, target, 1.0)
     return model
+
+
+def _described(row: tuple[int, ...]) -> str:
+    """Return what people call rows of this shape."""
+    if len(row) == 3:
+        return f"{' x '.join(map(str, row[1:] if row[0] == 1 else row))} images"
+    return f"rows of {' x '.join(map(str, row))} values"
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """Models by name, and a model's parameters as one flat vector."""
 
 import difflib
-import importlib
 import itertools
 from collections.abc import Callable
 
@@ -12,7 +11,7 @@ from torch import nn
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.gradients.per_record import trainable_parameters
-from coinflower.learning.own_code import OwnCodeError, blamed_on_its_author, place_of
+from coinflower.learning.own_code import blamed_on_its_author, own_function
 
 
 def paper_cnn(classes: int) -> nn.Module:
@@ -85,23 +84,7 @@ def _own_model(name: str) -> Callable[[int], nn.Module]:
         raise UserError(
             f"model {name!r} is unknown{hint}: choose one of {choices}, or package.module:function"
         )
-    try:
-        with blamed_on_its_author(f"model {name!r}"):
-            module = importlib.import_module(module_name)
-        function = getattr(module, function_name)
-    except (OwnCodeError, AttributeError) as error:
-        if isinstance(error, OwnCodeError) and place_of(error.__cause__):
-            raise
-        raise UserError(
-            f"model {name!r} cannot be loaded: {error.__cause__ or error}; it must be "
-            "package.module:function, importable where the program runs"
-        ) from error
-    if not callable(function):
-        raise UserError(
-            f"model {name!r} is not a function: give one that takes the number of classes"
-        )
-    own: Callable[[int], nn.Module] = function
-    return own
+    return own_function(f"model {name!r}", name, "one that takes the number of classes")
 
 
 def count_parameters(model: nn.Module) -> int:

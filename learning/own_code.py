@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import coinflower
 from coinflower.accounting.errors import UserError
@@ -44,6 +46,35 @@ def blamed_on_its_author(what: str) -> Iterator[None]:
         text = " ".join(str(error).split())
         said = f"{type(error).__name__}: {text}" if text else type(error).__name__
         raise OwnCodeError(f"{what} fails{place_of(error)}: {said}") from error
+
+
+def own_function(what: str, name: str, wanted: str) -> Callable[..., Any]:
+    """Return the user's function of the name ``package.module:function``.
+
+    Args:
+        what: The code, as a sentence's subject: "model 'own:net'".
+        name: Its name.
+        wanted: What the function has to be, as the end of a sentence.
+
+    Raises:
+        UserError: There is none, or its module fails.
+    """
+    module_name, _, function_name = name.partition(":")
+    try:
+        with blamed_on_its_author(what):
+            module = importlib.import_module(module_name)
+        function = getattr(module, function_name)
+    except (OwnCodeError, AttributeError) as error:
+        if isinstance(error, OwnCodeError) and place_of(error.__cause__):
+            raise
+        raise UserError(
+            f"{what} cannot be loaded: {error.__cause__ or error}; it must be "
+            "package.module:function, importable where the program runs"
+        ) from error
+    if not callable(function):
+        raise UserError(f"{what} is not a function: give {wanted}")
+    own: Callable[..., Any] = function
+    return own
 
 
 def place_of(error: BaseException | None) -> str:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.data.dataset import to_tensor
+from coinflower.learning.data.records import to_tensor
 
 Vector = NDArray[np.float32]
 

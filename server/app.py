@@ -17,8 +17,8 @@ from torch import nn
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning import (
-    Dataset,
     Randomness,
+    Records,
     SecureRandom,
     SeededRandom,
     build_model,
@@ -75,7 +75,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def require_ready(
     settings: Settings, checkpoints: CheckpointFolder | None = None
-) -> tuple[Dataset, nn.Module]:
+) -> tuple[Records, nn.Module]:
     """Return the test data and the model, once all that can be known beforehand is in order.
 
     Raises:
@@ -91,10 +91,10 @@ def require_ready(
             f"{settings.state} already holds an experiment; resume it or choose another folder."
         )
     checkpoints.used_through()  # refuses a folder of other terms before anything is sent
-    test = load_data(settings.test_data)
+    test = load_data(settings.test_data).measuring
     model = build_model(terms.model, classes=terms.classes)
     with trial(terms.model, f"the test data {settings.test_data!r}"):
-        evaluate(model, test.test_inputs[:1], test.test_targets[:1])
+        evaluate(model, test.inputs[:1], test.targets[:1])
     return test, model
 
 
@@ -120,7 +120,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         accuracy = None
         if report.round % settings.evaluate_every == 0 or report.round == terms.rounds:
             load_parameters(model, weights)
-            accuracy = evaluate(model, test.test_inputs, test.test_targets)
+            accuracy = evaluate(model, test.inputs, test.targets)
         journal.round(report, accuracy)
         journal.status("running", round_=report.round)
         if report.round < terms.rounds and journal.asked_to_stop():

@@ -43,7 +43,7 @@ ROOMS_MAY_IMPORT = {
         "accounting.rounding",
         "accounting.validation",
     },
-    "learning.data": {"accounting.errors"},
+    "learning.data": {"accounting.errors", "learning.own_code", "protocol.strict"},
     "learning.gradients": {"accounting.errors"},
     "client.node": {"accounting.errors", "protocol"},
     "deploy.flower": {"accounting.errors", "deploy.core_dumps", "deploy.errors"},

@@ -85,7 +85,7 @@ def _ratios(repetitions: int) -> list[dict[str, Any]]:
         "few": _simulator(data, FEW_CLIENTS).step,
         "many": _simulator(data, SETTING.clients).step,
         "bare": _bare(data),
-        "opacus": _opacus(data.train_inputs[few], data.train_targets[few]),
+        "opacus": _opacus(data.train.inputs[few], data.train.targets[few]),
     }
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="opacus")
@@ -151,8 +151,7 @@ def _simulator(data: Dataset, clients: int) -> Simulator:
             learning_rate=RATE,
             momentum=MOMENTUM,
         ),
-        data.train_inputs[:rows],
-        data.train_targets[:rows],
+        data.train.take(slice(rows)),
         build_model("paper-cnn", classes=data.classes),
         generator_of(None),
         SecureRandom(),
@@ -166,10 +165,10 @@ def _bare(data: Dataset) -> Step:
     generator = np.random.default_rng(0)
 
     def step() -> None:
-        rows = generator.integers(0, len(data.train_targets), int(MEAN_BATCH))
+        rows = generator.integers(0, len(data.train.targets), int(MEAN_BATCH))
         optimizer.zero_grad()
-        logits = model(to_tensor(data.train_inputs[rows]))
-        functional.cross_entropy(logits, torch.from_numpy(data.train_targets[rows])).backward()  # type: ignore[no-untyped-call]
+        logits = model(to_tensor(data.train.inputs[rows]))
+        functional.cross_entropy(logits, torch.from_numpy(data.train.targets[rows])).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return step

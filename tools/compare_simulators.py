@@ -93,10 +93,10 @@ def _write_data(path: Path, records: int) -> Path:
     data = synthetic_data(records, classes=62)
     np.savez(
         path,
-        x_train=data.train_inputs,
-        y_train=data.train_targets,
-        x_test=data.test_inputs,
-        y_test=data.test_targets,
+        x_train=data.train.inputs,
+        y_train=data.train.targets,
+        x_test=data.test.inputs,
+        y_test=data.test.targets,
     )
     return path
 

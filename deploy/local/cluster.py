@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+import numpy as np
 
 from coinflower.accounting import validation
 from coinflower.accounting.composition.calibration import least_sigma
@@ -18,9 +19,11 @@ from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_up
 from coinflower.learning import (
+    Dataset,
     load_data,
     model_for,
     partition,
+    with_test_part,
 )
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy, Share
@@ -134,13 +137,15 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     Raises:
         ValueError: The plan makes no sense, or the folder is in use.
     """
-    data = load_data(plan.data)
+    loaded = load_data(plan.data)
+    data = with_test_part(loaded)
     shares = partition(
         data, clients=plan.clients, how=plan.how, seed=plan.insecure_seed or 0, alpha=plan.alpha
     )
     sizes = [len(rows) for rows in shares]
     experiment = fresh_name("run")
-    terms = _terms(plan, experiment, data.classes, data.train_inputs.shape[1:], max(sizes))
+    small_images = data.train.inputs.shape[1:] == (1, 8, 8)
+    terms = _terms(plan, experiment, data.classes, max(sizes), small_images=small_images)
     model_for(terms.model, data)  # now, not in a round, shows what does not go together
     folder = folder or Path("runs") / experiment
     if folder.exists() and any(folder.iterdir()):
@@ -158,7 +163,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
         Settings(
             terms=terms,
             state=cluster.server,
-            test_data=where,
+            test_data=where if loaded.test_part is not None else _save_test_part(cluster, data),
             least_clients=plan.clients if plan.waits_for_all else 1,
             expected_clients=plan.clients,
             no_other_clients=True,
@@ -176,8 +181,16 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     return cluster
 
 
+def _save_test_part(cluster: Cluster, data: Dataset) -> str:
+    """Keep the rows that no client has, for the server to measure with."""
+    path = cluster.folder / "test.npz"
+    test = data.test
+    np.savez(path, x=test.inputs, y=test.targets, kind="rows")
+    return str(path)
+
+
 def _terms(
-    plan: Plan, experiment: str, classes: int, shape: Sequence[int], largest_size: int
+    plan: Plan, experiment: str, classes: int, largest_size: int, *, small_images: bool
 ) -> Terms:
     if plan.mode.is_private and plan.epsilon == 0:
         raise UserError("epsilon = 0 is a budget of nothing: no round may be played.")
@@ -191,7 +204,7 @@ def _terms(
         noise_multiplier=_sigma(plan, largest_size),
         rounds=plan.rounds,
         rounds_per_invitation=plan.rounds_per_invitation,
-        model=plan.model or usual_model(small_images=tuple(shape) == (8, 8)),
+        model=plan.model or usual_model(small_images=small_images),
         classes=classes,
         learning_rate=plan.learning_rate,
         momentum=plan.momentum,

@@ -16,7 +16,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.simulator import CENTRAL, Noise
-from coinflower.learning import Dataset, load_data, partition
+from coinflower.learning import Dataset, Records, load_data, partition, with_test_part
 from coinflower.protocol.modes import Mode
 
 MEAN_BATCH = 70.0
@@ -157,11 +157,11 @@ def _fitted(setting: Setting, share: float) -> tuple[float, float]:
 def _shares(
     setting: Setting, data: Dataset, how: str, clients: int | None, seed: int
 ) -> list[Rows]:
-    records = len(data.train_targets)
+    records = len(data.train)
     if clients is not None:
         validation.require_count("clients", clients, least=1)
     if how == "writer":
-        known = 1 if data.writers is None else len(np.unique(data.writers))
+        known = 1 if data.train.persons is None else len(np.unique(data.train.persons))
         return partition(data, clients=known if clients is None else clients, how=how, seed=seed)
     most = records // setting.d
     count = max(1, min(setting.clients, most)) if clients is None else clients
@@ -241,7 +241,7 @@ def load_training_data(
 ) -> Dataset:
     """Return data by name or path; ``synthetic`` makes as much as the setting has in the paper."""
     if spec != "synthetic":
-        return load_data(spec, split=split, download=download)
+        return with_test_part(load_data(spec, split=split, download=download))
     return synthetic_data(setting.clients * setting.d, classes=62)
 
 
@@ -251,20 +251,17 @@ def synthetic_data(records: int, *, classes: int, test: int = 2000) -> Dataset:
     patterns = generator.integers(0, 128, (classes, 7, 7), dtype=np.uint8)
     patterns = patterns.repeat(4, axis=1).repeat(4, axis=2)
 
-    def some(count: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    def some(count: int) -> Records:
         targets = generator.integers(0, classes, count)
         images = generator.integers(0, 128, (count, 28, 28), dtype=np.uint8)
         for start in range(0, count, 10_000):
             part = slice(start, start + 10_000)
             images[part] += patterns[targets[part]]
-        return images, targets
+        return Records(inputs=images[:, np.newaxis], targets=targets)
 
-    train, test_part = some(records), some(test)
     return Dataset(
         name="synthetic",
-        train_inputs=train[0],
-        train_targets=train[1],
-        test_inputs=test_part[0],
-        test_targets=test_part[1],
-        classes=classes,
+        train=some(records),
+        test_part=some(test),
+        class_count=classes,
     )

@@ -110,8 +110,7 @@ def run_request(
             momentum=request.momentum,
             availability=request.availability,
         ),
-        data.train_inputs,
-        data.train_targets,
+        data.train,
         model,
         generator,
         randomness,
@@ -135,7 +134,7 @@ def run_request(
     results = _figures(request, federation, sigma, rate, curve)
     if tuning is not None:
         load_parameters(model, simulator.weights)
-        results["tuning_accuracy"] = evaluate(model, tuning.test_inputs, tuning.test_targets)
+        results["tuning_accuracy"] = evaluate(model, tuning.test.inputs, tuning.test.targets)
     if request.out is not None:
         _write_results(request.out / "results.json", results, note)
     return results
@@ -186,10 +185,10 @@ def _terms(
     request: Request, data: Dataset, federation: Federation, sigma: float, rate: float
 ) -> Terms:
     """Return all that cost and training depend on, so that nobody resumes with other terms."""
-    records = len(data.train_targets)
+    records = len(data.train)
     return {
         "scenario": request.scenario,
-        "data": f"{records:,} records ({_digest(data.train_inputs, data.train_targets)})",
+        "data": f"{records:,} records ({_digest(data.train.inputs, data.train.targets)})",
         "partition": request.partition,
         "clients": len(federation.sizes),
         "seed": request.seed,

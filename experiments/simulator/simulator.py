@@ -8,7 +8,7 @@ then who they are, then how many of their rows are sampled, then which.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.learning import (
     FixedPoint,
     Randomness,
+    Records,
     add_noise,
     clipped_gradient_sum,
     fine_cell,
@@ -98,35 +99,32 @@ class Simulator:
 
     Args:
         scenario: What is simulated.
-        inputs: Training images.
-        targets: Their classes.
+        records: Records to train on.
         model: The model; its weights are the state of the run.
         generator: Where coins and samples come from.
         randomness: Where noise comes from.
-        rows: Which images the clients hold, client after client; all in order by default. The
-            images themselves stay where they are.
+        rows: Which records the clients hold, client after client; all in order by default. The
+            records themselves stay where they are.
     """
 
     def __init__(
         self,
         scenario: Scenario,
-        inputs: npt.NDArray[Any],
-        targets: Rows,
+        records: Records,
         model: nn.Module,
         generator: np.random.Generator,
         randomness: Randomness,
         *,
         rows: Rows | None = None,
     ) -> None:
-        held = len(targets) if rows is None else len(rows)
-        if len(inputs) != len(targets) or held != int(scenario.sizes.sum()):
+        held = len(records) if rows is None else len(rows)
+        if held != int(scenario.sizes.sum()):
             raise UserError(
                 f"{held} records do not make the {int(scenario.sizes.sum())} of all clients."
             )
         self._rows = rows
         self._scenario = scenario
-        self._inputs = inputs
-        self._targets = targets
+        self._records = records
         self._model = model
         self._generator = generator
         self._randomness = randomness
@@ -143,8 +141,8 @@ class Simulator:
         load_parameters(self._model, self.weights)
         total: Vector = clipped_gradient_sum(
             self._model,
-            to_tensor(self._inputs[rows]),
-            torch.from_numpy(self._targets[rows]),
+            to_tensor(self._records.inputs[rows]),
+            torch.from_numpy(self._records.targets[rows]),
             scenario.clip_norm,
         ).numpy()
         std = self._noise_std(draw)

@@ -82,7 +82,7 @@ Figures behind the pictures: [results.csv](results.csv), [curves.csv](curves.csv
 def describe(data: Dataset) -> str:
     """Return what a reader must know of the data; where it lies is nobody's concern."""
     name = Path(data.name).name
-    count = len(data.train_targets)
+    count = len(data.train)
     if name == "emnist byclass" and count < EMNIST_BYCLASS:
         name, size = "A subset of EMNIST ByClass", f"{count:,} of {EMNIST_BYCLASS:,}"
     else:

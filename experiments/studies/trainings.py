@@ -210,15 +210,10 @@ def _data(spec: str, scenario: str, split: str | None, download: bool) -> Datase
 
 def _two_test_parts(data: Dataset, images: int) -> tuple[Dataset, Dataset]:
     """Return the data with two disjoint test parts: one to report, one to choose rates by."""
-    order = np.random.default_rng(0).permutation(len(data.test_targets))
+    order = np.random.default_rng(0).permutation(len(data.test.targets))
     if len(order) < 2:
         raise UserError(f"{data.name} needs at least two test images.")
     images = min(images, len(order) // 2)
     parts = [order[:images], order[images : 2 * images]]
-    first, second = (
-        dataclasses.replace(
-            data, test_inputs=data.test_inputs[part], test_targets=data.test_targets[part]
-        )
-        for part in parts
-    )
+    first, second = (dataclasses.replace(data, test_part=data.test.take(part)) for part in parts)
     return first, second

@@ -1,89 +1,121 @@
-"""A labelled set of images in memory, and its rows as tensors."""
+"""A data set: rows to train on, rows to measure with, and what became of those in its files."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
+from coinflower.learning.data.reading import Reading
+from coinflower.learning.data.records import Records, Rows
+
+_TEST_SHARE = 0.2
+_MOST_TEST_ROWS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Images of one channel with their classes, in a training and a test part.
+    """Records in a training part and, if the source has one, a test part.
 
     Attributes:
         name: What the data is called in messages.
-        train_inputs: N x H x W, uint8 (0 to 255) or float32 (0 to 1).
-        train_targets: N classes, int64.
-        test_inputs: Like ``train_inputs``.
-        test_targets: Like ``train_targets``.
-        classes: Number of classes; every target is below it.
-        writers: Id of the person who wrote each training image, or None if unknown.
+        train: Records to train on.
+        test_part: Public records to measure with; None if the source has no such part.
+        class_count: Number of classes, every target is below it; None if targets are no classes.
+        files: The training rows of each file by its name, if the data came in several.
+        reading: What became of the rows of the training part; for the owner only.
     """
 
     name: str
-    train_inputs: NDArray[Any]
-    train_targets: NDArray[np.int64]
-    test_inputs: NDArray[Any]
-    test_targets: NDArray[np.int64]
-    classes: int
-    writers: NDArray[np.int64] | None = None
+    train: Records
+    test_part: Records | None = None
+    class_count: int | None = None
+    files: dict[str, Rows] | None = None
+    reading: Reading | None = None
 
     def __post_init__(self) -> None:
-        for part, inputs, targets in (
-            ("train", self.train_inputs, self.train_targets),
-            ("test", self.test_inputs, self.test_targets),
-        ):
-            _check_part(f"{self.name}: the {part} part", inputs, targets, self.classes)
-        if self.train_inputs.shape[1:] != self.test_inputs.shape[1:]:
-            raise UserError(
-                f"{self.name}: training images are {_size(self.train_inputs)}, but test images "
-                f"{_size(self.test_inputs)}: both parts must have one size"
-            )
-        if self.writers is not None and self.writers.shape != self.train_targets.shape:
-            raise UserError(
-                f"{self.name}: {len(self.writers)} writer ids for {len(self.train_targets)} "
-                "training images: there must be one each"
-            )
+        """Check that both parts fit together."""
+        for part, records in (("train", self.train), ("test", self.test_part)):
+            if records is not None:
+                _check_part(f"{self.name}: the {part} part", records, self.class_count)
+        if self.test_part is None:
+            return
+        for what in ("inputs", "targets"):
+            ours, theirs = _row(getattr(self.train, what)), _row(getattr(self.test_part, what))
+            if ours != theirs:
+                raise UserError(
+                    f"{self.name}: {what} of a training row are {ours}, but those of a test row "
+                    f"{theirs}: both parts must have one shape and type"
+                )
+
+    @property
+    def test(self) -> Records:
+        """The test part.
+
+        Raises:
+            UserError: There is none.
+        """
+        if self.test_part is None:
+            raise UserError(f"{self.name} has no test part; name data that has one")
+        return self.test_part
+
+    @property
+    def classes(self) -> int:
+        """The number of classes.
+
+        Raises:
+            UserError: The targets are no classes.
+        """
+        if self.class_count is None:
+            raise UserError(f"{self.name}: targets are {_row(self.train.targets)}, not classes")
+        return self.class_count
+
+    @property
+    def measuring(self) -> Records:
+        """What measures a model: the test part, or all rows of public data without parts."""
+        return self.train if self.test_part is None else self.test_part
 
 
-def _size(inputs: NDArray[Any]) -> str:
-    return " x ".join(map(str, inputs.shape[1:]))
+def with_test_part(data: Dataset) -> Dataset:
+    """Return data for a trial: if it has no test part, some of its rows become one.
+
+    These are a fifth of the rows, at most 10,000, always the same ones; of a person with several
+    rows, all or none.
+    """
+    if data.test_part is not None:
+        return data
+    records = data.train
+    units = np.arange(len(records)) if records.persons is None else records.persons
+    people = np.random.default_rng(0).permutation(np.unique(units))
+    count = min(round(_TEST_SHARE * len(people)), _MOST_TEST_ROWS)
+    if count == 0:
+        raise UserError(f"{data.name} has {len(people)} records, too few to measure a model with")
+    held_out = np.isin(units, people[:count])
+    place = np.cumsum(~held_out) - 1
+    files = data.files and {name: place[rows[~held_out[rows]]] for name, rows in data.files.items()}
+    return replace(
+        data, train=records.take(~held_out), test_part=records.take(held_out), files=files
+    )
 
 
-def _check_part(what: str, inputs: NDArray[Any], targets: NDArray[np.int64], classes: int) -> None:
-    if inputs.ndim != 3:
-        raise UserError(f"{what} has images of shape {inputs.shape}; it must be N x height x width")
-    if inputs.dtype not in (np.dtype(np.uint8), np.dtype(np.float32)):
-        raise UserError(f"{what} has images of type {inputs.dtype}: give uint8, or float32 in 0..1")
-    if targets.shape != (len(inputs),):
-        raise UserError(
-            f"{what} has {len(inputs)} images, but labels of shape {targets.shape}: there must be "
-            "one label per image"
-        )
-    if len(inputs) == 0:
-        raise UserError(f"{what} is empty, but needs at least one image")
-    if inputs.dtype == np.float32 and not (inputs.min() >= 0 and inputs.max() <= 1):
-        raise UserError(
-            f"{what} has values from {inputs.min()} to {inputs.max()}: scale them to 0..1"
-        )
+def _row(values: NDArray[Any]) -> str:
+    size = " x ".join(map(str, values.shape[1:])) or "single"
+    return f"{size} {values.dtype}"
+
+
+def _check_part(what: str, records: Records, classes: int | None) -> None:
+    if len(records) == 0:
+        raise UserError(f"{what} is empty, but needs at least one record")
+    if classes is None:
+        return
+    targets = records.targets
+    if not records.are_classified:
+        raise UserError(f"{what} has targets that are {_row(targets)}, not classes")
     if targets.min() < 0 or targets.max() >= classes:
         raise UserError(
             f"{what} has labels from {targets.min()} to {targets.max()}; they must lie in 0.."
             f"{classes - 1}"
         )
-
-
-def to_tensor(inputs: NDArray[Any]) -> torch.Tensor:
-    """Return rows of a data set as a float32 tensor N x 1 x H x W with values from 0 to 1.
-
-    Call it on the rows of a batch, ``to_tensor(data.train_inputs[rows])``, so that the data set
-    itself stays as small as its bytes.
-    """
-    scaled = inputs.astype(np.float32, order="C")
-    if inputs.dtype == np.uint8:
-        scaled /= 255
-    return torch.from_numpy(scaled).unsqueeze(1)

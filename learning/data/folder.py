@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.data.idx import read_idx
-from coinflower.learning.data.records import usable_records
+from coinflower.learning.data.reading import Reading, usable_records
+from coinflower.learning.data.records import Records
 
 EMNIST_CLASSES = {
     "byclass": 62,
@@ -31,7 +32,21 @@ def check_split(split: str | None) -> None:
         )
 
 
-def load_folder(folder: Path, *, split: str | None = None) -> Dataset:
+def find_idx(folder: Path, split: str | None = None) -> list[tuple[Path, str | None]]:
+    """Return the places in a folder that hold idx files, each with its split of EMNIST."""
+    found: list[tuple[Path, str | None]] = []
+    for place in dict.fromkeys((folder / place).resolve() for place in _PLACES):
+        if split is None and _find(place, "train-images-idx3-ubyte") is not None:
+            found.append((place, None))
+        found += [
+            (place, name)
+            for name in EMNIST_CLASSES
+            if split in (None, name) and _find(place, f"emnist-{name}-train-images-idx3-ubyte")
+        ]
+    return found
+
+
+def load_idx(folder: Path, *, split: str | None = None) -> Dataset:
     """Return the data set in a folder, or in torchvision's usual place below it.
 
     Files may be plain or end in ``.gz``. EMNIST images, which are stored transposed, are turned
@@ -46,15 +61,7 @@ def load_folder(folder: Path, *, split: str | None = None) -> Dataset:
         ValueError: If files are missing, damaged, do not fit together, or several sets are there.
     """
     check_split(split)
-    found: list[tuple[Path, str | None]] = []
-    for place in dict.fromkeys((folder / place).resolve() for place in _PLACES):
-        if split is None and _find(place, "train-images-idx3-ubyte") is not None:
-            found.append((place, None))
-        found += [
-            (place, name)
-            for name in EMNIST_CLASSES
-            if split in (None, name) and _find(place, f"emnist-{name}-train-images-idx3-ubyte")
-        ]
+    found = find_idx(folder, split)
     if not found:
         wanted = f"emnist-{split}-train-images" if split else "train-images"
         raise UserError(
@@ -78,33 +85,35 @@ def _load_emnist(place: Path, split: str) -> Dataset:
     )
     first, classes = (1 if split == "letters" else 0), EMNIST_CLASSES[split]
     # Transposed images are a view: half a million are not copied.
-    (train_inputs, train_targets), (test_inputs, test_targets) = (
+    (train_part, reading), (test_part, _) = (
         usable_records(
-            f"{place} ({part})", images.transpose(0, 2, 1), labels - first, classes=classes
+            f"{place} ({part})",
+            images.transpose(0, 2, 1)[:, np.newaxis],
+            labels - first,
+            classes=classes,
         )
         for part, (images, labels) in (("train", train), ("test", test))
     )
     return Dataset(
         name=f"emnist {split}",
-        train_inputs=train_inputs,
-        train_targets=train_targets,
-        test_inputs=test_inputs,
-        test_targets=test_targets,
-        classes=classes,
+        train=train_part,
+        test_part=test_part,
+        class_count=classes,
+        reading=reading,
     )
 
 
 def _load_mnist(place: Path) -> Dataset:
-    train_inputs, train_targets = _images_and_labels(place, "train-images", "train-labels")
-    test_inputs, test_targets = _images_and_labels(place, "t10k-images", "t10k-labels")
+    inputs, targets = _images_and_labels(place, "train-images", "train-labels")
+    train = Records(inputs=inputs[:, np.newaxis], targets=targets, persons=_writers(place, targets))
+    inputs, targets = _images_and_labels(place, "t10k-images", "t10k-labels")
+    test = Records(inputs=inputs[:, np.newaxis], targets=targets)
     return Dataset(
         name=str(place),
-        train_inputs=train_inputs,
-        train_targets=train_targets,
-        test_inputs=test_inputs,
-        test_targets=test_targets,
-        classes=max(2, int(max(train_targets.max(), test_targets.max())) + 1),
-        writers=_writers(place, train_targets),
+        train=train,
+        test_part=test,
+        class_count=max(2, int(max(train.targets.max(), test.targets.max())) + 1),
+        reading=Reading(rows=len(train)),
     )
 
 

@@ -1,30 +1,25 @@
 """Data sets by name or path."""
 
 import difflib
-import zipfile
-import zlib
-from dataclasses import replace
-from http.client import HTTPException
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
+from coinflower.learning.data.arrays import holds_npy, load_npy, load_npz
 from coinflower.learning.data.dataset import Dataset
-from coinflower.learning.data.folder import check_split, load_folder
-from coinflower.learning.data.records import usable_records
+from coinflower.learning.data.folder import check_split, find_idx, load_idx
+from coinflower.learning.data.images import holds_images, load_images
+from coinflower.learning.data.named import NAMES, load_named
+from coinflower.learning.data.own_loader import is_own_loader, load_by_own_function
 
-_TORCHVISION = {"mnist": "MNIST", "fashionmnist": "FashionMNIST", "emnist": "EMNIST"}
-NAMES = ("digits", *_TORCHVISION)
-_DIGITS_TRAIN = 1437
-_DOWNLOAD_ERRORS = (OSError, EOFError, HTTPException, zipfile.BadZipFile, zlib.error)
+_SOURCES = (
+    "a folder of idx files, .npy files or images, an .npz file, or your own package.module:function"
+)
 
 
 def load_data(
     spec: str,
     *,
+    numbers: bool = False,
     split: str | None = None,
     root: str | Path = "data",
     download: bool = False,
@@ -32,9 +27,11 @@ def load_data(
     """Return a data set.
 
     Args:
-        spec: ``digits`` (1,797 digits of 8 x 8 pixels that come with scikit-learn), ``mnist``,
-            ``fashionmnist`` or ``emnist`` (through torchvision), a folder of MNIST-style idx files,
-            or an ``.npz`` file with arrays x_train, y_train, x_test and y_test.
+        spec: ``digits`` (1,797 digits of 8 x 8 pixels that come with scikit-learn), a name of
+            torchvision's in small letters such as ``mnist`` or ``cifar10``, a folder of MNIST-style
+            idx files, of x.npy and y.npy, or of images in folders by class, an ``.npz`` file, or
+            ``package.module:function``.
+        numbers: Whether the targets of arrays are numbers; else they are classes.
         split: The split of EMNIST; by default ``byclass``, or in a folder the one that is there.
         root: Where torchvision keeps its files; other data ignores it.
         download: Whether torchvision may fetch named data that is not in ``root``.
@@ -43,103 +40,28 @@ def load_data(
         ValueError: If the data is unknown, missing, damaged or of the wrong shape.
     """
     check_split(split)
-    if spec == "digits":
-        return _load_digits()
-    if spec in _TORCHVISION:
-        if spec == "emnist":
-            split = split or "byclass"
-        elif split is not None:
-            raise UserError(f"split = {split!r} must be left out: data {spec!r} has no splits")
-        return _load_torchvision(spec, split, Path(root).expanduser(), download)
+    if spec in NAMES:
+        return load_named(spec, split=split, root=Path(root).expanduser(), download=download)
+    if is_own_loader(spec):
+        return load_by_own_function(spec, numbers=numbers)
     path = Path(spec).expanduser()
     if path.is_dir():
-        return load_folder(path, split=split)
+        return _load_folder(path, numbers=numbers, split=split)
     if path.is_file() and path.suffix == ".npz":
-        return _load_npz(path)
+        return load_npz(path, numbers=numbers)
     if path.exists():
-        raise UserError(f"data {spec!r} is neither a folder of idx files nor an .npz file")
+        raise UserError(f"data {spec!r} cannot be read by its name: give {_SOURCES}")
     near = difflib.get_close_matches(spec.lower(), NAMES, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise UserError(
-        f"data {spec!r} does not exist{hint}: give one of {', '.join(NAMES)}, a folder of idx "
-        "files or an .npz file"
+        f"data {spec!r} does not exist{hint}: give one of {', '.join(NAMES)}, {_SOURCES}"
     )
 
 
-def _load_digits() -> Dataset:
-    from sklearn.datasets import load_digits
-
-    images, targets = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(targets))
-    inputs = (images.reshape(-1, 8, 8) / 16).astype(np.float32)[order]
-    targets = targets.astype(np.int64)[order]
-    return Dataset(
-        name="digits",
-        train_inputs=inputs[:_DIGITS_TRAIN],
-        train_targets=targets[:_DIGITS_TRAIN],
-        test_inputs=inputs[_DIGITS_TRAIN:],
-        test_targets=targets[_DIGITS_TRAIN:],
-        classes=10,
-    )
-
-
-def _load_torchvision(spec: str, split: str | None, root: Path, download: bool) -> Dataset:
-    place = root / _TORCHVISION[spec] / "raw"
-    first = f"emnist-{split}-train-images-idx3-ubyte" if split else "train-images-idx3-ubyte"
-    if not any((place / f"{first}{suffix}").exists() for suffix in ("", ".gz")):
-        if not download:
-            raise UserError(
-                f"data {spec!r} is not there: {place} has no {first}; allow the download "
-                "(--download), or name a folder that holds it"
-            )
-        _fetch(spec, split, root)
-    data = load_folder(place, split=split)
-    return data if split else replace(data, name=spec, classes=10)
-
-
-def _fetch(spec: str, split: str | None, root: Path) -> None:
-    """Let torchvision download what it can find; our own reader reads it."""
-    from coinflower.learning.data.vision import torchvision_datasets
-
-    source = getattr(torchvision_datasets(), _TORCHVISION[spec])
-    options = {"split": split} if split else {}
-    try:
-        source(str(root), train=False, download=True, **options)
-    except (RuntimeError, *_DOWNLOAD_ERRORS) as error:
-        raise UserError(
-            f"data {spec!r} cannot be downloaded to {root}: {' '.join(str(error).split())}; check "
-            "the network and the space on disk, or name a folder that holds it"
-        ) from error
-
-
-def _load_npz(path: Path) -> Dataset:
-    keys = ("x_train", "y_train", "x_test", "y_test")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            missing = [key for key in keys if key not in archive]
-            if missing:
-                raise UserError(f"it has no array {missing[0]!r}, only {', '.join(archive)}")
-            x_train, y_train, x_test, y_test = (archive[key] for key in keys)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} cannot be read as data: {error}") from None
-    for key, labels in (("y_train", y_train), ("y_test", y_test)):
-        if labels.ndim != 1 or labels.dtype.kind not in "iuf" or len(labels) == 0:
-            raise UserError(
-                f"{path}: {key} of shape {labels.shape} and type {labels.dtype} must be a vector "
-                "of integer classes"
-            )
-    train_inputs, train_targets = usable_records(str(path), _pixels(x_train), y_train)
-    test_inputs, test_targets = usable_records(f"{path} (test part)", _pixels(x_test), y_test)
-    return Dataset(
-        name=str(path),
-        train_inputs=train_inputs,
-        train_targets=train_targets,
-        test_inputs=test_inputs,
-        test_targets=test_targets,
-        classes=max(2, int(max(train_targets.max(), test_targets.max())) + 1),
-    )
-
-
-def _pixels(inputs: NDArray[Any]) -> NDArray[Any]:
-    with np.errstate(over="ignore"):  # becomes infinite, and is no pixel then
-        return inputs.astype(np.float32) if inputs.dtype.kind == "f" else inputs
+def _load_folder(folder: Path, *, numbers: bool, split: str | None) -> Dataset:
+    if not find_idx(folder, split):
+        if holds_npy(folder):
+            return load_npy(folder, numbers=numbers)
+        if holds_images(folder):
+            return load_images(folder)
+    return load_idx(folder, split=split)

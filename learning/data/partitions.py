@@ -5,9 +5,9 @@ from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
+from coinflower.learning.data.records import Rows
 
 HOW = ("equal", "writer", "dirichlet")
-Rows = NDArray[np.int64]
 
 
 def partition(
@@ -28,7 +28,7 @@ def partition(
     Raises:
         ValueError: If the data cannot be divided in that way.
     """
-    rows = len(dataset.train_targets)
+    rows = len(dataset.train)
     if how not in HOW:
         raise UserError(f"partition = {how!r} must be one of {', '.join(HOW)}")
     if not 1 <= clients <= rows:
@@ -40,24 +40,24 @@ def partition(
     if how == "writer":
         return _by_writer(dataset, clients, generator)
     if how == "dirichlet":
-        return _by_label(dataset.train_targets, clients, alpha, generator)
+        return _by_label(dataset.train.targets, clients, alpha, generator)
     return [np.sort(part) for part in np.array_split(generator.permutation(rows), clients)]
 
 
 def _by_writer(dataset: Dataset, clients: int, generator: np.random.Generator) -> list[Rows]:
-    if dataset.writers is None:
+    if dataset.train.persons is None:
         raise UserError(
             f"partition by writer needs writer ids, but {dataset.name} has none: use "
             "equal or dirichlet"
         )
-    writers = np.unique(dataset.writers)
+    writers = np.unique(dataset.train.persons)
     if clients > len(writers):
         raise UserError(
             f"clients = {clients} must be at most {len(writers)}, the number of writers of "
             f"{dataset.name}"
         )
     chosen = generator.permutation(writers)[:clients]
-    return [np.flatnonzero(dataset.writers == writer).astype(np.int64) for writer in chosen]
+    return [np.flatnonzero(dataset.train.persons == writer).astype(np.int64) for writer in chosen]
 
 
 def _by_label(

@@ -1,62 +1,87 @@
-"""Records that cannot be used: they count as absent, and the data owner's log names them."""
+"""Rows of data as arrays: what a model is given, what it should answer, and whose row it is."""
 
 from __future__ import annotations
 
-import logging
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
 
-logger = logging.getLogger("coinflower.data")
-
-_NAMED = 10
+Rows = NDArray[np.int64]
 
 
-def usable_records(
-    what: str, inputs: NDArray[Any], labels: NDArray[Any], *, classes: int | None = None
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the records that can be used, and log which cannot and why.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Records:
+    """Rows of any shape, in memory or in a mapped file.
 
-    A bad record must not keep all the others from taking part. `Dataset` reports what is wrong with
-    the data as a whole, such as its shape or type.
-
-    Args:
-        what: What the data is called in messages.
-        inputs: Images.
-        labels: Their labels, of any type of numbers.
-        classes: The number of classes, if it is known.
-
-    Raises:
-        ValueError: If most records cannot be used.
+    Attributes:
+        inputs: What the model takes, rows first: floats as they are, bytes (uint8) as 0 to 1, other
+            integers as indices, such as those of words. Images are N x channels x height x width.
+        targets: What it should answer, rows first: int64 classes, or float32 numbers of any shape.
+        persons: Whose row each is, int64; rows of equal numbers are one person's. None if nobody
+            said. The numbers mean nothing outside of these records.
+        schema: Hash of the schema that a table was read by; None for what is no table.
     """
-    if inputs.ndim != 3 or labels.shape != (len(inputs),) or len(inputs) == 0:
-        return inputs, labels.astype(np.int64)
-    with np.errstate(invalid="ignore"):
-        targets = labels.astype(np.int64)
-        faults = {
-            "its label is not an integer": targets != labels,
-            "its label is negative": targets < 0,
-        }
-    if classes is not None:
-        faults[f"its label is above {classes - 1}"] = targets >= classes
-    if inputs.dtype.kind == "f":
-        pixels = inputs.reshape(len(inputs), -1)
-        inside = ((pixels >= 0) & (pixels <= 1)).all(axis=1)  # nan is not
-        faults["it has values outside of 0..1 or none at all: scale them to 0..1"] = ~inside
-    absent = np.any(list(faults.values()), axis=0)
-    rows = np.flatnonzero(absent)
-    if rows.size == 0:
-        return inputs, targets
-    reasons = [next(why for why, rows_ in faults.items() if rows_[row]) for row in rows[:_NAMED]]
-    if 2 * rows.size > len(labels):
-        raise UserError(
-            f"{what}: {rows.size} of {len(labels)} records cannot be used; record {rows[0]}: "
-            f"{reasons[0]}"
+
+    inputs: NDArray[Any]
+    targets: NDArray[Any]
+    persons: Rows | None = None
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the arrays are rows of one table, of types that a model can take."""
+        if self.inputs.ndim < 2 or self.inputs.dtype.kind not in "fiu":
+            raise UserError(
+                f"inputs of shape {self.inputs.shape} and type {self.inputs.dtype} must be an "
+                "array of numbers with the rows first, such as N x features or N x channels x "
+                "height x width"
+            )
+        if self.targets.dtype not in (np.dtype(np.int64), np.dtype(np.float32)):
+            raise UserError(f"targets of type {self.targets.dtype} must be int64 or float32")
+        for what, values in (("targets", self.targets), ("persons", self.persons)):
+            if values is not None and (values.ndim < 1 or len(values) != len(self.inputs)):
+                raise UserError(
+                    f"{len(self.inputs)} rows have {what} of shape {values.shape}: there must be "
+                    "one per row"
+                )
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def are_classified(self) -> bool:
+        """Whether each row has one class as its target."""
+        return self.targets.dtype == np.int64 and self.targets.ndim == 1
+
+    def take(self, rows: Rows | NDArray[np.bool_] | slice) -> Records:
+        """Return some of the rows."""
+        return replace(
+            self,
+            inputs=self.inputs[rows],
+            targets=self.targets[rows],
+            persons=None if self.persons is None else self.persons[rows],
         )
-    for row, why in zip(rows[:_NAMED], reasons, strict=True):
-        logger.warning("%s: record %d counts as absent: %s.", what, row, why)
-    logger.warning("%s: %d of %d records count as absent.", what, rows.size, len(labels))
-    return inputs[~absent], targets[~absent]
+
+    def blank_row(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a row of zeros with its target, ready for a model: it depends on no record."""
+        inputs = np.zeros((1, *self.inputs.shape[1:]), dtype=self.inputs.dtype)
+        targets = np.zeros((1, *self.targets.shape[1:]), dtype=self.targets.dtype)
+        return to_tensor(inputs), torch.from_numpy(targets)
+
+
+def to_tensor(inputs: NDArray[Any]) -> torch.Tensor:
+    """Return rows as a tensor for a model: bytes from 0 to 1, other integers as they are.
+
+    Call it on the rows of a batch, ``to_tensor(records.inputs[rows])``, so that the records
+    themselves stay as small as their bytes.
+    """
+    if inputs.dtype.kind in "iu" and inputs.dtype != np.uint8:
+        return torch.from_numpy(inputs.astype(np.int64, order="C"))
+    scaled = inputs.astype(np.float32, order="C")
+    if inputs.dtype == np.uint8:
+        scaled /= 255
+    return torch.from_numpy(scaled)

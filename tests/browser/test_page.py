@@ -21,12 +21,11 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.stops import read_stops
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_down, rounded_up
-from coinflower.client.data import LocalData
 from coinflower.client.page.ledger_snapshot import Reader
 from coinflower.client.page.server import PageServer
 from coinflower.client.page.view import Subject
 from coinflower.client.participant import Participant
-from coinflower.learning import SecureRandom
+from coinflower.learning import Records, SecureRandom
 from coinflower.protocol.modes import Mode
 from tests.support.builders import make_policy
 
@@ -145,7 +144,7 @@ def office(browser: Any, folder: Path) -> Iterator[Office]:
         least_noise_multiplier=1.2,
         budget={"epsilon": BUDGET.epsilon, "delta": BUDGET.delta},
     )
-    data = LocalData(inputs=np.zeros((3, 8, 8), np.float32), targets=np.zeros(3, np.int64))
+    data = Records(inputs=np.zeros((3, 8, 8), np.float32), targets=np.zeros(3, np.int64))
     with Ledger.create(path, policy.data_set) as ledger:
         ledger.reserve(PILOT, pilot, 60, BUDGET)
         ledger.flip_all(PILOT, range(1, 61))

@@ -14,7 +14,7 @@ from coinflower.protocol.policy import load_policy
 def test_without_a_share_all_training_rows_are_the_clients(owner: Any) -> None:
     data = load_local_data(load_policy(owner.policy))
     assert len(data) == 30
-    assert data.inputs.shape == (30, 8, 8)
+    assert data.inputs.shape == (30, 1, 8, 8)
 
 
 def test_more_rows_than_declared_are_refused(owner: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coinflower.client.data import LocalData
+from coinflower.learning import Records
 from coinflower.protocol.modes import Mode
 from tests.support.participants import (
     LENGTH,
@@ -56,9 +56,7 @@ def test_batch_sizes_follow_q_and_no_other_rate(
     monkeypatch.setattr(
         participant._gradients,
         "data",
-        LocalData(
-            inputs=np.tile(data.inputs, (copies, 1, 1)), targets=np.tile(data.targets, copies)
-        ),
+        Records(inputs=np.tile(data.inputs, (copies, 1, 1)), targets=np.tile(data.targets, copies)),
     )
     for round_ in range(1, rounds + 1):
         participant.gradient_sum(terms, round_, weights)

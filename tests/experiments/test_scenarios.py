@@ -22,7 +22,7 @@ from coinflower.experiments.simulator.scenarios import (
     upper_epsilon,
 )
 from coinflower.experiments.simulator.simulator import CENTRAL
-from coinflower.learning import Dataset
+from coinflower.learning import Dataset, Records
 from coinflower.protocol.modes import Mode
 
 MANY, FEW = SETTINGS["many-small"], SETTINGS["few-large"]
@@ -30,16 +30,9 @@ MANY, FEW = SETTINGS["many-small"], SETTINGS["few-large"]
 
 def data(records, writers=None):
     """Return images that need no memory."""
-    images = np.broadcast_to(np.zeros((1, 28, 28), np.uint8), (records, 28, 28))
-    return Dataset(
-        name="blank",
-        train_inputs=images,
-        train_targets=np.zeros(records, np.int64),
-        test_inputs=images[:1],
-        test_targets=np.zeros(1, np.int64),
-        classes=10,
-        writers=writers,
-    )
+    images = np.broadcast_to(np.zeros((1, 1, 28, 28), np.uint8), (records, 1, 28, 28))
+    train = Records(inputs=images, targets=np.zeros(records, np.int64), persons=writers)
+    return Dataset(name="blank", train=train, test_part=train.take(slice(1)), class_count=10)
 
 
 def federation(sizes, p=0.01, q=0.1):

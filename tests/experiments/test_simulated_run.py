@@ -97,7 +97,10 @@ def test_a_simulation_goes_on_only_as_it_began(tmp_path, began, asked_for, told)
 def test_a_simulation_does_not_go_on_with_other_data(tmp_path):
     begin(tmp_path)
     digits = load_data("digits")
-    other = dataclasses.replace(digits, train_targets=digits.train_targets[::-1].copy())
+    other = dataclasses.replace(
+        digits,
+        train=dataclasses.replace(digits.train, targets=digits.train.targets[::-1].copy()),
+    )
     with pytest.raises(ValueError, match=r"began with data = 1,437 records \(.*but data = 1,437"):
         run_request(asked(out=tmp_path, resume=True, iterations=3), data=other)
 

@@ -42,8 +42,7 @@ def simulator(digits, *, sizes=None, seed=0, **changes):
     rows = np.arange(int(sizes.sum()))
     return Simulator(
         Scenario(sizes=sizes, **{**fields, **changes}),
-        digits.train_inputs,
-        digits.train_targets,
+        digits.train,
         build_model("digits", classes=10),
         np.random.default_rng(seed),
         SeededRandom(seed),
@@ -54,7 +53,7 @@ def simulator(digits, *, sizes=None, seed=0, **changes):
 def test_without_sampling_and_noise_it_is_gradient_descent(digits):
     run = simulator(
         digits,
-        sizes=[len(digits.train_targets)],
+        sizes=[len(digits.train.targets)],
         p=1.0,
         q=1.0,
         clip_norm=math.inf,
@@ -64,8 +63,8 @@ def test_without_sampling_and_noise_it_is_gradient_descent(digits):
     )
     model = build_model("digits", classes=10)
     weights, velocity = flatten_parameters(model).numpy(), 0.0
-    inputs = torch.from_numpy(digits.train_inputs).unsqueeze(1)
-    targets = torch.from_numpy(digits.train_targets)
+    inputs = torch.from_numpy(digits.train.inputs)
+    targets = torch.from_numpy(digits.train.targets)
     for _ in range(4):
         run.step()
         load_parameters(model, weights)
@@ -223,8 +222,7 @@ def test_synthetic_data_can_be_learned():
             learning_rate=0.3,
             momentum=0.9,
         ),
-        data.train_inputs,
-        data.train_targets,
+        data.train,
         model,
         np.random.default_rng(0),
         SeededRandom(0),

@@ -18,8 +18,8 @@ from flwr.supercore.run import Run
 from coinflower.accounting.ledger.entries import Entry
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.app import app
-from coinflower.client.data import LocalData, load_local_data
-from coinflower.learning import SecureRandom, build_model, flatten_parameters
+from coinflower.client.data import load_local_data
+from coinflower.learning import Records, SecureRandom, build_model, flatten_parameters
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
@@ -147,7 +147,7 @@ class Federation:
     def state(self) -> Path:
         return self.folder / "server"
 
-    def data(self, node: int) -> LocalData:
+    def data(self, node: int) -> Records:
         return load_local_data(load_policy(self.grid.policies[node]))
 
     def entries(self, node: int, kind: str) -> list[Entry]:

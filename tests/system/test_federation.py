@@ -41,8 +41,8 @@ def test_without_noise_and_sampling_it_is_centralised_gradient_descent(federatio
     tensors = load_file(run.cluster.server / "model.safetensors")
     data = load_data("digits")
     model = build_model("digits", classes=10)
-    inputs = torch.from_numpy(data.train_inputs).unsqueeze(1)
-    targets = torch.from_numpy(data.train_targets)
+    inputs = torch.from_numpy(data.train.inputs)
+    targets = torch.from_numpy(data.train.targets)
     weights, velocity = flatten_parameters(model).numpy(), 0.0
     for _ in range(5):
         load_parameters(model, weights)

@@ -101,8 +101,7 @@ class Played:
         shares = partition(data, clients=len(self.sizes), how="dirichlet", seed=SEED)
         run = Replay(
             replace(scenario, **changes),
-            data.train_inputs,
-            data.train_targets,
+            data.train,
             build_model(terms.model, classes=terms.classes),
             np.random.default_rng(),
             Noises(self.noises, terms.noise_std),

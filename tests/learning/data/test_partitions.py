@@ -5,18 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coinflower.learning import Dataset, load_data, partition
+from coinflower.learning import Dataset, Records, load_data, partition
 
 
 def data(rows: int, classes: int = 4, writers: list[int] | None = None) -> Dataset:
+    train = Records(
+        inputs=np.zeros((rows, 1, 2, 2), np.uint8),
+        targets=np.arange(rows) % classes,
+        persons=None if writers is None else np.array(writers),
+    )
     return Dataset(
         name="made up",
-        train_inputs=np.zeros((rows, 2, 2), np.uint8),
-        train_targets=np.arange(rows) % classes,
-        test_inputs=np.zeros((1, 2, 2), np.uint8),
-        test_targets=np.zeros(1, np.int64),
-        classes=classes,
-        writers=None if writers is None else np.array(writers),
+        train=train,
+        test_part=train.take(slice(1)),
+        class_count=classes,
     )
 
 
@@ -64,7 +66,7 @@ def test_a_small_alpha_skews_the_labels_more():
 
     def skew(alpha: float) -> float:
         parts = partition(source, clients=10, how="dirichlet", seed=0, alpha=alpha)
-        return float(np.mean([np.bincount(source.train_targets[p]).max() / len(p) for p in parts]))
+        return float(np.mean([np.bincount(source.train.targets[p]).max() / len(p) for p in parts]))
 
     assert skew(0.1) > 0.35
     assert skew(100.0) < 0.25
@@ -99,5 +101,5 @@ def test_a_concentration_must_be_positive(alpha):
 
 
 def test_a_data_set_checks_its_writers():
-    with pytest.raises(ValueError, match="2 writer ids for 3 training images"):
-        dataclasses.replace(data(3), writers=np.array([1, 2]))
+    with pytest.raises(ValueError, match="3 rows have persons of shape"):
+        dataclasses.replace(data(3).train, persons=np.array([1, 2]))

@@ -1,0 +1,121 @@
+"""Public data sets by name: scikit-learn's digits, and some of torchvision's."""
+
+import zipfile
+import zlib
+from dataclasses import replace
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coinflower.accounting.errors import UserError
+from coinflower.learning.data.dataset import Dataset
+from coinflower.learning.data.folder import load_idx
+from coinflower.learning.data.reading import Reading
+from coinflower.learning.data.records import Records
+from coinflower.learning.data.vision import torchvision_datasets
+
+_IDX = {"mnist": "MNIST", "fashionmnist": "FashionMNIST", "kmnist": "KMNIST", "emnist": "EMNIST"}
+_COLOUR = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}
+NAMES = ("digits", *_IDX, *_COLOUR)
+_DIGITS_TRAIN = 1437
+_DOWNLOAD_ERRORS = (OSError, EOFError, HTTPException, zipfile.BadZipFile, zlib.error)
+
+
+def load_named(spec: str, *, split: str | None, root: Path, download: bool) -> Dataset:
+    """Return a data set of `NAMES`.
+
+    Args:
+        spec: Its name.
+        split: The split of EMNIST, by default ``byclass``; others have none.
+        root: Where torchvision keeps its files.
+        download: Whether it may fetch what is not there.
+
+    Raises:
+        UserError: It is not there, damaged, or cannot be fetched.
+    """
+    if spec == "emnist":
+        split = split or "byclass"
+    elif split is not None:
+        raise UserError(f"split = {split!r} must be left out: data {spec!r} has no splits")
+    if spec == "digits":
+        return _load_digits()
+    if spec in _COLOUR:
+        return _load_colour(spec, root, download)
+    return _load_idx(spec, split, root, download)
+
+
+def _load_digits() -> Dataset:
+    from sklearn.datasets import load_digits
+
+    images, targets = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(targets))
+    inputs = (images.reshape(-1, 1, 8, 8) / 16).astype(np.float32)[order]
+    targets = targets.astype(np.int64)[order]
+    records = Records(inputs=inputs, targets=targets)
+    return Dataset(
+        name="digits",
+        train=records.take(slice(_DIGITS_TRAIN)),
+        test_part=records.take(slice(_DIGITS_TRAIN, None)),
+        class_count=10,
+        reading=Reading(rows=_DIGITS_TRAIN),
+    )
+
+
+def _load_idx(spec: str, split: str | None, root: Path, download: bool) -> Dataset:
+    place = root / _IDX[spec] / "raw"
+    first = f"emnist-{split}-train-images-idx3-ubyte" if split else "train-images-idx3-ubyte"
+    if not any((place / f"{first}{suffix}").exists() for suffix in ("", ".gz")):
+        if not download:
+            raise UserError(_not_there(spec, f"{place} has no {first}"))
+        # torchvision downloads what it can find; our own reader reads it.
+        options = {"split": split} if split else {}
+        _torchvision(spec, _IDX[spec], root, train=False, download=True, **options)
+    data = load_idx(place, split=split)
+    return data if split else replace(data, name=spec, class_count=10)
+
+
+def _load_colour(spec: str, root: Path, download: bool) -> Dataset:
+    source = getattr(torchvision_datasets(), _COLOUR[spec])
+    if not download and not (root / source.base_folder).is_dir():
+        raise UserError(_not_there(spec, f"{root} has no {source.base_folder}"))
+    train, test = (
+        _torchvision(spec, _COLOUR[spec], root, train=part, download=download)
+        for part in (True, False)
+    )
+    parts = [
+        Records(
+            inputs=part.data.transpose(0, 3, 1, 2),  # a view: channels first, as models take them
+            targets=np.asarray(part.targets, dtype=np.int64),
+        )
+        for part in (train, test)
+    ]
+    return Dataset(
+        name=spec,
+        train=parts[0],
+        test_part=parts[1],
+        class_count=len(train.classes),
+        reading=Reading(rows=len(parts[0])),
+    )
+
+
+def _not_there(spec: str, what: str) -> str:
+    return (
+        f"data {spec!r} is not there: {what}; allow the download (--download), or name a folder "
+        "that holds it"
+    )
+
+
+def _torchvision(spec: str, name: str, root: Path, **options: Any) -> Any:
+    source = getattr(torchvision_datasets(), name)
+    try:
+        return source(str(root), **options)
+    except (RuntimeError, *_DOWNLOAD_ERRORS) as error:
+        said = " ".join(str(error).split())
+        if not options["download"]:
+            raise UserError(f"data {spec!r} in {root} cannot be used: {said}") from error
+        raise UserError(
+            f"data {spec!r} cannot be downloaded to {root}: {said}; check the network and the "
+            "space on disk, or name a folder that holds it"
+        ) from error

@@ -1,0 +1,195 @@
+"""What became of the rows of a file: those that cannot be used count as absent.
+
+All of it is for the data owner: it goes to the log on the owner's machine, and never to a server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coinflower.accounting.errors import UserError
+from coinflower.learning.data.records import Records, Rows
+
+logger = logging.getLogger("coinflower.data")
+
+NAMED = 10
+"""How many refused rows are named one by one."""
+_CHUNK_NUMBERS = 1 << 22
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Counts of what was read.
+
+    Attributes:
+        rows: Rows of the files.
+        refused: How many of them cannot be used.
+        named: The first of those, each with the reason.
+        clamped: By column, values outside of the schema's range.
+        unknown: By column, values that the schema's list does not have.
+        missing: By column, values that are missing.
+    """
+
+    rows: int
+    refused: int = 0
+    named: tuple[str, ...] = ()
+    clamped: Mapping[str, int] = field(default_factory=dict)
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fault:
+    """A reason why rows cannot be used.
+
+    Attributes:
+        rows: Which rows have it.
+        why: Says it of one of these rows, as a clause.
+    """
+
+    rows: Mask
+    why: Callable[[int], str]
+
+
+def sort_out(
+    what: str, count: int, faults: Sequence[Fault], *, noun: str = "record", first: int = 0
+) -> tuple[Mask | None, Reading]:
+    """Return which rows can be used (None: all), and log which cannot and why.
+
+    A bad row must not keep all the others from taking part.
+
+    Args:
+        what: What the data is called in messages.
+        count: How many rows there are.
+        faults: What is wrong with some of them.
+        noun: What a row is called.
+        first: Number of the first row.
+
+    Raises:
+        UserError: Most rows cannot be used.
+    """
+    absent = np.zeros(count, dtype=bool)
+    for fault in faults:
+        absent |= fault.rows
+    rows = np.flatnonzero(absent)
+    if rows.size == 0:
+        return None, Reading(rows=count)
+    reasons = [
+        (first + row, next(fault.why(row) for fault in faults if fault.rows[row]))
+        for row in map(int, rows[:NAMED])
+    ]
+    if 2 * rows.size > count:
+        number, why = reasons[0]
+        raise UserError(
+            f"{what}: {rows.size} of {count} {noun}s cannot be used; {noun} {number}: {why}"
+        )
+    for number, why in reasons:
+        logger.warning("%s: %s %d counts as absent: %s.", what, noun, number, why)
+    logger.warning("%s: %d of %d %ss count as absent.", what, rows.size, count, noun)
+    named = tuple(f"{noun} {number}: {why}" for number, why in reasons)
+    return ~absent, Reading(rows=count, refused=int(rows.size), named=named)
+
+
+def usable_records(
+    what: str,
+    inputs: NDArray[Any],
+    targets: NDArray[Any],
+    persons: NDArray[Any] | None = None,
+    *,
+    numbers: bool = False,
+    classes: int | None = None,
+    from_zero_to_one: bool = False,
+) -> tuple[Records, Reading]:
+    """Return the records of some arrays that can be used, and log which cannot and why.
+
+    Args:
+        what: What the data is called in messages.
+        inputs: What the model takes, rows first.
+        targets: What it should answer.
+        persons: Whose rows they are, if that is known.
+        numbers: Whether targets are numbers; else they are classes.
+        classes: The number of classes, if it is known.
+        from_zero_to_one: Whether inputs outside of 0..1 cannot be used.
+
+    Raises:
+        UserError: The arrays do not fit together, or most records cannot be used.
+    """
+    if targets.ndim < 1 or targets.dtype.kind not in "biuf" or (targets.ndim > 1 and not numbers):
+        wanted = "numbers, one row of them each" if numbers else "a vector of integer classes"
+        raise UserError(
+            f"{what}: targets of shape {targets.shape} and type {targets.dtype} must be {wanted}"
+        )
+    with np.errstate(invalid="ignore", over="ignore"):
+        wanted_targets = targets.astype(np.float32 if numbers else np.int64)
+    try:
+        records = Records(inputs=inputs, targets=wanted_targets, persons=_as_persons(persons))
+    except UserError as error:
+        raise UserError(f"{what}: {error}") from None
+    faults = _faults_of_inputs(inputs, from_zero_to_one=from_zero_to_one)
+    if numbers:
+        finite = np.isfinite(wanted_targets).reshape(len(records), -1).all(axis=1)
+        faults.append(Fault(rows=~finite, why=lambda _: "its target is not a finite number"))
+    else:
+        faults += _faults_of_classes(targets, wanted_targets, classes)
+    kept, reading = sort_out(what, len(records), faults)
+    return (records if kept is None else records.take(kept)), reading
+
+
+def _as_persons(persons: NDArray[Any] | None) -> Rows | None:
+    if persons is None:
+        return None
+    if persons.ndim != 1 or persons.dtype.kind not in "iuUS":
+        raise UserError(
+            f"persons of shape {persons.shape} and type {persons.dtype} must be a vector of "
+            "integers or texts"
+        )
+    return persons.astype(np.int64) if persons.dtype.kind in "iu" else number_persons(persons)
+
+
+def number_persons(ids: NDArray[Any]) -> Rows:
+    """Return one number for each different id."""
+    return np.unique(ids, return_inverse=True)[1].astype(np.int64)
+
+
+def _faults_of_classes(
+    labels: NDArray[Any], targets: NDArray[Any], classes: int | None
+) -> list[Fault]:
+    with np.errstate(invalid="ignore"):
+        faults = [
+            Fault(rows=targets != labels, why=lambda _: "its label is not an integer"),
+            Fault(rows=targets < 0, why=lambda _: "its label is negative"),
+        ]
+    if classes is not None:
+        above = f"its label is above {classes - 1}"
+        faults.append(Fault(rows=targets >= classes, why=lambda _: above))
+    return faults
+
+
+def _faults_of_inputs(inputs: NDArray[Any], *, from_zero_to_one: bool) -> list[Fault]:
+    if inputs.dtype.kind != "f":
+        return []
+
+    def why_not(row: int) -> str:
+        values = inputs[row]
+        place = np.unravel_index(int(np.argmin(np.isfinite(values))), values.shape)
+        value = values[place]
+        if np.isfinite(value):
+            return "it has values outside of 0..1: scale them to 0..1"
+        column = place[0] if len(place) == 1 else tuple(map(int, place))
+        return f"it has {'NaN' if np.isnan(value) else value} in column {column}"
+
+    bad = np.zeros(len(inputs), dtype=bool)
+    step = max(1, _CHUNK_NUMBERS // max(1, inputs[:1].size))
+    for start in range(0, len(inputs), step):  # of a mapped file, only so much is in memory
+        values = inputs[start : start + step].reshape(len(inputs[start : start + step]), -1)
+        sound = (values >= 0) & (values <= 1) if from_zero_to_one else np.isfinite(values)
+        bad[start : start + step] = ~sound.all(axis=1)
+    return [Fault(rows=bad, why=why_not)]

@@ -1,0 +1,236 @@
+"""Rows of any shape and type, from numpy's files, image folders, torchvision and own functions."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from coinflower.learning import load_data, to_tensor, with_test_part
+
+RNG = np.random.default_rng(5)
+COLOUR = RNG.integers(0, 256, (6, 3, 4, 5), dtype=np.uint8)
+WORDS = RNG.integers(0, 900, (6, 7))
+VECTORS = RNG.normal(size=(6, 7, 2))
+TABLE = RNG.normal(50, 20, size=(6, 4))
+CLASSES = np.array([0, 1, 2, 0, 1, 2])
+
+
+@pytest.mark.parametrize("x", [COLOUR, WORDS, TABLE, TABLE.astype(np.float16)])
+def test_an_npz_file_holds_rows_of_any_shape_and_needs_no_test_part(tmp_path, x):
+    np.savez(tmp_path / "own.npz", x=x, y=CLASSES)
+    data = load_data(str(tmp_path / "own.npz"))
+    assert data.test_part is None
+    assert data.classes == 3
+    assert np.allclose(data.train.inputs, x)
+    assert data.train.persons is None
+
+
+def test_rows_of_vectors_are_told_from_grey_images(tmp_path):
+    np.savez(tmp_path / "own.npz", x=VECTORS, y=CLASSES, kind="rows")
+    assert load_data(str(tmp_path / "own.npz")).train.inputs.shape == (6, 7, 2)
+    np.savez(tmp_path / "own.npz", x=np.abs(VECTORS) / 9, y=CLASSES)
+    assert load_data(str(tmp_path / "own.npz")).train.inputs.shape == (6, 1, 7, 2)
+    np.savez(tmp_path / "own.npz", x=VECTORS, y=CLASSES, kind="row")
+    with pytest.raises(ValueError, match="kind = 'row' must be images or rows"):
+        load_data(str(tmp_path / "own.npz"))
+
+
+@pytest.mark.parametrize("y", [TABLE[:, 0], TABLE[:, :2], CLASSES])
+def test_targets_may_be_numbers_of_any_shape(tmp_path, y):
+    np.savez(tmp_path / "own.npz", x=TABLE, y=y)
+    data = load_data(str(tmp_path / "own.npz"), numbers=True)
+    assert data.train.targets.dtype == np.float32
+    assert np.allclose(data.train.targets, y)
+    assert data.class_count is None
+    with pytest.raises(ValueError, match="not classes"):
+        _ = data.classes
+
+
+@pytest.mark.parametrize("persons", [[7, 7, 9, 2, 2, 2], ["ann", "ann", "bo", "cy", "cy", "cy"]])
+def test_rows_may_say_whose_they_are(tmp_path, persons):
+    np.savez(tmp_path / "own.npz", x=TABLE, y=CLASSES, persons=persons)
+    found = load_data(str(tmp_path / "own.npz")).train.persons
+    assert found is not None
+    assert found.dtype == np.int64
+    same = np.array(persons)[:, None] == np.array(persons)
+    assert np.array_equal(found[:, None] == found, same)
+
+
+def test_npy_files_are_mapped_not_read(tmp_path):
+    np.save(tmp_path / "x.npy", TABLE)
+    np.save(tmp_path / "y.npy", CLASSES)
+    np.save(tmp_path / "persons.npy", np.arange(6) // 2)
+    data = load_data(str(tmp_path))
+    assert isinstance(data.train.inputs, np.memmap)
+    assert np.array_equal(data.train.inputs, TABLE)
+    assert data.train.persons is not None
+    assert data.train.persons.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_grey_bytes_get_their_channel_in_npy_files_too(tmp_path):
+    np.save(tmp_path / "x.npy", COLOUR[:, 0])
+    np.save(tmp_path / "y.npy", CLASSES)
+    assert load_data(str(tmp_path)).train.inputs.shape == (6, 1, 4, 5)
+
+
+def test_a_folder_of_npy_files_says_which_one_is_missing_or_damaged(tmp_path):
+    np.save(tmp_path / "x.npy", TABLE)
+    with pytest.raises(ValueError, match="no array 'y', only x"):
+        load_data(str(tmp_path))
+    (tmp_path / "y.npy").write_bytes(b"nothing of the kind")
+    with pytest.raises(ValueError, match=r"y\.npy cannot be read"):
+        load_data(str(tmp_path))
+
+
+def test_nan_is_named_with_row_and_column(tmp_path, caplog):
+    table = TABLE.copy()
+    table[4, 2] = np.nan
+    np.savez(tmp_path / "own.npz", x=table, y=CLASSES)
+    data = load_data(str(tmp_path / "own.npz"))
+    assert len(data.train) == 5
+    assert "record 4 counts as absent: it has NaN in column 2" in caplog.text
+    assert data.reading is not None
+    assert (data.reading.rows, data.reading.refused) == (6, 1)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
+def test_a_target_that_is_no_finite_number_is_absent(tmp_path, caplog, bad):
+    y = np.array([1.5, 2, bad, 4, 5, 6])
+    np.savez(tmp_path / "own.npz", x=TABLE, y=y)
+    data = load_data(str(tmp_path / "own.npz"), numbers=True)
+    assert data.train.targets.tolist() == [1.5, 2, 4, 5, 6]
+    assert "record 2 counts as absent: its target is not a finite number" in caplog.text
+
+
+def test_tensors_keep_indices_and_numbers_and_scale_bytes():
+    assert to_tensor(WORDS.astype(np.int32)).dtype == torch.int64
+    assert torch.equal(to_tensor(WORDS), torch.from_numpy(WORDS))
+    assert to_tensor(TABLE).dtype == torch.float32
+    assert torch.allclose(to_tensor(COLOUR), torch.from_numpy(COLOUR) / 255)
+
+
+def write_image(path, colour, size=(5, 4)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path)
+
+
+def test_an_image_folder_is_loaded_by_class(tmp_path):
+    write_image(tmp_path / "red" / "1.png", (255, 0, 0))
+    write_image(tmp_path / "green" / "2.png", (0, 255, 0))
+    write_image(tmp_path / "green" / "3.png", (0, 254, 0))
+    data = load_data(str(tmp_path))
+    assert data.train.inputs.shape == (3, 3, 4, 5)
+    assert data.train.targets.tolist() == [0, 0, 1]
+    assert data.train.inputs[:, :, 0, 0].tolist() == [[0, 255, 0], [0, 254, 0], [255, 0, 0]]
+    assert data.classes == 2
+    assert data.test_part is None
+
+
+def test_an_image_folder_may_have_parts(tmp_path):
+    for part, count in (("train", 3), ("val", 2)):
+        for number in range(count):
+            write_image(tmp_path / part / "a" / f"{number}.png", (number, 0, 0))
+            write_image(tmp_path / part / "b" / f"{number}.png", (number, 9, 0))
+    data = load_data(str(tmp_path))
+    assert (len(data.train), len(data.test)) == (6, 4)
+    assert data.test.targets.tolist() == [0, 0, 1, 1]
+
+
+def test_images_of_another_size_and_damaged_ones_are_absent_and_named(tmp_path, caplog):
+    for number in range(6):
+        write_image(tmp_path / "a" / f"{number}.png", (number, 0, 0))
+    write_image(tmp_path / "b" / "large.png", (0, 0, 0), size=(9, 9))
+    (tmp_path / "b" / "torn.png").write_bytes((tmp_path / "a" / "1.png").read_bytes()[:20])
+    data = load_data(str(tmp_path))
+    assert len(data.train) == 6
+    assert "large.png is not of size 5 x 4" in caplog.text
+    assert "torn.png cannot be read as an image" in caplog.text
+
+
+def test_cifar10_is_read_from_torchvisions_folder(tmp_path, monkeypatch):
+    from coinflower.learning.data.vision import torchvision_datasets
+
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    source = torchvision_datasets().CIFAR10
+    pixels = RNG.integers(0, 256, (2, 3072), dtype=np.uint8)
+    for name, _ in [*source.train_list, *source.test_list]:
+        (folder / name).write_bytes(pickle.dumps({"data": pixels, "labels": [3, 9]}))
+    meta = {"label_names": [str(number) for number in range(10)]}
+    (folder / source.meta["filename"]).write_bytes(pickle.dumps(meta))
+    with pytest.raises(ValueError, match=r"'cifar10' in .* cannot be used: .*corrupted"):
+        load_data("cifar10", root=tmp_path)
+    monkeypatch.setattr(torchvision_datasets().cifar, "check_integrity", lambda *_: True)
+    data = load_data("cifar10", root=tmp_path)
+    assert data.train.inputs.shape == (10, 3, 32, 32)
+    assert np.array_equal(data.train.inputs[0].reshape(-1), pixels[0])
+    assert data.test.targets.tolist() == [3, 9]
+    assert data.classes == 10
+
+
+def test_cifar10_that_is_not_there_is_not_fetched_unasked(tmp_path):
+    with pytest.raises(ValueError, match=r"cifar10' is not there: .* no cifar-10-batches-py"):
+        load_data("cifar10", root=tmp_path)
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Write a module of the user's own."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(text):
+        (tmp_path / "wards.py").write_text("import numpy as np\n" + text)
+        sys.modules.pop("wards", None)
+
+    yield write
+    sys.modules.pop("wards", None)
+
+
+def test_an_own_function_returns_rows(own):
+    own("def rows():\n    return np.ones((4, 2)), [0, 1, 0, 2], [5, 5, 6, 6]\n")
+    data = load_data("wards:rows")
+    assert data.train.inputs.shape == (4, 2)
+    assert data.classes == 3
+    assert data.train.persons is not None
+    assert data.train.persons.tolist() == [5, 5, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("def rows():\n    return 1 / 0\n", r"fails in .*wards\.py, line 3: ZeroDivisionError"),
+        ("def rows():\n    return 7\n", "returned int; it must return inputs and targets"),
+        ("def rows():\n    return np.ones(3), [0, 1, 0]\n", r"inputs of shape \(3,\)"),
+        ("rows = 3\n", "is not a function"),
+        ("", "cannot be loaded: .*no attribute 'rows'"),
+    ],
+)
+def test_what_is_wrong_with_an_own_function_is_one_sentence(own, text, complaint):
+    own(text)
+    with pytest.raises(ValueError, match=complaint):
+        load_data("wards:rows")
+
+
+def test_a_trial_holds_out_a_fifth_of_the_people_always_the_same(tmp_path):
+    people = np.repeat(np.arange(50), 3)
+    x = np.arange(150.0).reshape(-1, 1)
+    np.savez(tmp_path / "own.npz", x=x, y=people % 2, persons=people)
+    data = load_data(str(tmp_path / "own.npz"))
+    one, two = with_test_part(data), with_test_part(data)
+    assert np.array_equal(one.test.inputs, two.test.inputs)
+    assert (len(one.train), len(one.test)) == (120, 30)
+    assert one.train.persons is not None
+    assert one.test.persons is not None
+    assert set(one.train.persons).isdisjoint(one.test.persons)
+    assert with_test_part(one) is one
+
+
+def test_too_few_records_for_a_trial_are_refused(tmp_path):
+    np.savez(tmp_path / "own.npz", x=TABLE[:1], y=CLASSES[:1])
+    with pytest.raises(ValueError, match="has 1 records, too few to measure"):
+        with_test_part(load_data(str(tmp_path / "own.npz")))
