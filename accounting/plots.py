@@ -24,6 +24,29 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 def new_axes(title: str, x_label: str, y_label: str, *, height: float = 5.0) -> tuple[Any, Any]:
     """Return a figure and its axes in the house look."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(figsize=(7.5, height))
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.grid(True, which="both", alpha=0.25)
+    return figure, axes
+
+
+def new_panels(rows: int, columns: int) -> tuple[Any, Any]:
+    """Return a figure with a table of small axes that share their scales, rows of columns."""
+    plt = _pyplot()
+    return plt.subplots(  # type: ignore[no-any-return]
+        *(rows, columns),
+        figsize=(3.2 * columns + 1.2, 2.6 * rows + 0.6),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+
+
+def _pyplot() -> Any:
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -31,12 +54,7 @@ def new_axes(title: str, x_label: str, y_label: str, *, height: float = 5.0) -> 
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "coinflower"})
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7.5, height))
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    axes.grid(True, which="both", alpha=0.25)
-    return figure, axes
+    return plt
 
 
 def require_drawable(path: Path | None) -> Path | None:

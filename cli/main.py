@@ -38,6 +38,11 @@ COMMANDS = (
         "Compare all schemes, with the realised lower bound. Give two of σ, ε and δ.",
     ),
     Later(
+        "coin-map",
+        "coin_map:coin_map",
+        "When does a coin pay? Noise with p < 1 against p = 1 at the same batch, as a map.",
+    ),
+    Later(
         "plan",
         "plan:plan",
         "Find p, q and σ with the least noise; write terms, a policy and the commands to type.",

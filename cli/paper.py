@@ -111,10 +111,10 @@ def experiments(
         data=data,
         partition=partition,
         iterations=iterations,
-        epsilons=_numbers("epsilons", epsilons),
+        epsilons=parse_numbers("epsilons", epsilons),
         delta=delta,
-        clients=_counts("clients", clients),
-        rates=_numbers("rates", rates),
+        clients=parse_counts("clients", clients),
+        rates=parse_numbers("rates", rates),
         seeds=seeds,
         test_images=test_images,
         model=model,
@@ -157,14 +157,16 @@ def experiments(
         say(f"{out / 'README.md'} shows it.")
 
 
-def _numbers(field: str, text: str) -> tuple[float, ...]:
+def parse_numbers(field: str, text: str) -> tuple[float, ...]:
+    """Return comma-separated numbers."""
     try:
         return tuple(float(each) for each in text.split(",") if each.strip())
     except ValueError:
         raise UserError(f"{field} = {text!r} must be comma-separated numbers.") from None
 
 
-def _counts(field: str, text: str) -> tuple[int, ...]:
+def parse_counts(field: str, text: str) -> tuple[int, ...]:
+    """Return comma-separated whole numbers."""
     try:
         return tuple(int(each) for each in text.split(",") if each.strip())
     except ValueError:
