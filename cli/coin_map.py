@@ -27,7 +27,7 @@ def coin_map(
     points: Annotated[int, typer.Option(help="Values along an axis.")] = 13,
     as_json: JsonFlag = False,
 ) -> None:
-    """When does a coin pay? Noise with p < 1 against p = 1 at the same batch, as a map."""
+    """Draw when a coin pays: noise with p < 1 against p = 1 at the same batch, as a map."""
     from coinflower.experiments.studies.coin_map import CoinMap, Point, survey, write_map
 
     asked = CoinMap(

@@ -40,7 +40,7 @@ COMMANDS = (
     Later(
         "coin-map",
         "coin_map:coin_map",
-        "When does a coin pay? Noise with p < 1 against p = 1 at the same batch, as a map.",
+        "Draw when a coin pays: noise with p < 1 against p = 1 at the same batch, as a map.",
     ),
     Later(
         "plan",

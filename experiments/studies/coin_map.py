@@ -22,6 +22,7 @@ from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.calibration import least_sigma
 from coinflower.accounting.composition.secrecy import secret_coin_pays
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.plots import new_panels, save
 
 NAME = "coin-map"
@@ -58,6 +59,8 @@ class CoinMap:
         for field, values in (("rounds", self.rounds), ("caps", self.caps)):
             if not values:
                 raise UserError(f"{field} must name at least one value.")
+        for cap in self.caps:
+            Round(p=1.0, q=self.rate, d=1, noise_multiplier=1.0, cap=cap)
 
     @property
     def ps(self) -> list[float]:

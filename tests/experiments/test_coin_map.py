@@ -59,7 +59,7 @@ def test_picture_and_table_are_written(drawn):
 
 @pytest.mark.parametrize("option", ["--rate 1", "--rounds x", "--points 1", "--caps 0.5"])
 def test_what_cannot_be_mapped_is_refused(tmp_path, option):
-    words = f"coin-map --out {tmp_path / 'map'} --points 2 --rounds 5 {option}".split()
+    words = f"coin-map --out {tmp_path / 'map'} {option}".split()
     with pytest.raises(ValueError, match=option.split()[0].removeprefix("--").rstrip("s")):
         CliRunner().invoke(app, words, catch_exceptions=False)
     assert not (tmp_path / "map").exists()
