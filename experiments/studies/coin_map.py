@@ -178,7 +178,8 @@ def _draw(asked: CoinMap, found: list[Point], path: Path) -> None:
             ]
             price = np.array([[e.price if e else math.nan for e in line] for line in grid])
             in_vain = [
-                [bool(e) and e.p < 1 and not e.secret_coin_pays for e in line] for line in grid
+                [e is not None and e.p < 1 and not e.secret_coin_pays for e in line]
+                for line in grid
             ]
             mesh = axes.pcolormesh(
                 asked.samples, asked.ps, price, norm=norm, cmap="viridis_r", shading="nearest"
