@@ -7,6 +7,7 @@ from coinflower.learning.data.records import Records, to_tensor
 from coinflower.learning.fit import model_for, trial
 from coinflower.learning.gradients.cap import cap_factors, capped_sum
 from coinflower.learning.gradients.clipped import clipped_gradient_sum, refuse_mixing_layers
+from coinflower.learning.gradients.units import Groups
 from coinflower.learning.models import (
     build_model,
     count_parameters,
@@ -20,6 +21,7 @@ from coinflower.learning.update import evaluate, mean_gradient, sgd_step
 __all__ = [
     "Dataset",
     "FixedPoint",
+    "Groups",
     "Randomness",
     "Records",
     "SecureRandom",

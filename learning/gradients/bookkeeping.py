@@ -16,12 +16,8 @@ from torch import nn
 from torch.nn import functional
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.per_record import (
-    LARGEST_ACTIVATION,
-    clip_factors,
-    square_norms_of,
-    summed_cross_entropy,
-)
+from coinflower.learning.gradients.per_record import summed_cross_entropy
+from coinflower.learning.gradients.units import OuterProducts, Rows, UnitGradients, learns_bias
 
 Layer = nn.Conv2d | nn.Linear
 
@@ -49,36 +45,48 @@ def bookable_layers(model: nn.Module) -> list[Layer] | None:
     return layers
 
 
-def book_chunk(
-    model: nn.Module,
-    layers: list[Layer],
-    inputs: torch.Tensor,
-    targets: torch.Tensor,
-    clip_norm: float,
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return the clipped gradient sum of one chunk, parameter by parameter.
+class BookKeeper:
+    """Gradients of records by book-keeping.
 
-    Raises:
-        CannotKeepBooks: If a layer is called more than once or its input changes afterwards.
+    Args:
+        model: The model.
+        layers: Its `bookable_layers`.
     """
-    with _recorded(layers) as calls, torch.enable_grad():
-        loss = summed_cross_entropy(model(inputs), targets)
-        if loss.requires_grad:
-            loss.backward()  # type: ignore[no-untyped-call]
-    square_norms = torch.zeros(len(targets), dtype=torch.float64, device=inputs.device)
-    gradients: list[_OuterProducts | _PerRecord] = []
-    while calls:
-        layer, call = calls.popitem()
-        if call.output_gradient is None:
-            continue
-        gradient = _gradients(layer, call, len(targets))
-        square_norms += gradient.square_norms()
-        gradients.append(gradient)
-    keep, factors = clip_factors(square_norms, clip_norm)
-    if not bool(keep.all()):
-        gradients = [gradient.select(keep) for gradient in gradients]
-        factors = factors[keep]
-    return [pair for gradient in gradients for pair in gradient.weighted_sum(factors)]
+
+    def __init__(self, model: nn.Module, layers: list[Layer]) -> None:
+        self._model = model
+        self._layers = layers
+        self.held = sum(layer.weight.numel() for layer in layers if isinstance(layer, nn.Conv2d))
+        """Numbers that are held per record besides activations."""
+        self._channels_last = self.held > 0
+
+    def gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> list[UnitGradients]:
+        """Return the gradients of one chunk of records.
+
+        Raises:
+            CannotKeepBooks: If a layer is called more than once or its input changes afterwards.
+        """
+        if self._channels_last and inputs.dim() == 4:
+            try:
+                return self._gradients(_channels_last(inputs), targets)
+            except RuntimeError as error:
+                # A model may use `view` where only a contiguous tensor will do.
+                if "view size is not compatible" not in str(error):
+                    raise
+                self._channels_last = False
+        return self._gradients(inputs, targets)
+
+    def _gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> list[UnitGradients]:
+        with _recorded(self._layers) as calls, torch.enable_grad():
+            loss = summed_cross_entropy(self._model(inputs), targets)
+            if loss.requires_grad:
+                loss.backward()  # type: ignore[no-untyped-call]
+        gradients: list[UnitGradients] = []
+        while calls:
+            layer, call = calls.popitem()
+            if call.output_gradient is not None:
+                gradients.extend(_layer_gradients(layer, call, len(targets)))
+        return gradients
 
 
 @dataclass(slots=True)
@@ -133,76 +141,7 @@ def _recorded(layers: list[Layer]) -> Iterator[dict[Layer, _Call]]:
             handle.remove()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _OuterProducts:
-    """Gradients of a Linear layer on plain rows: each is the outer product of two vectors."""
-
-    layer: nn.Linear
-    activations: torch.Tensor
-    output_gradients: torch.Tensor
-
-    def square_norms(self) -> torch.Tensor:
-        """Squared norms, in double precision because a product of small factors underflows."""
-        norms = torch.linalg.vector_norm(self.output_gradients, dim=1, dtype=torch.float64)
-        total = torch.zeros_like(norms)
-        if self.layer.weight.requires_grad:
-            inner = torch.linalg.vector_norm(self.activations, dim=1, dtype=torch.float64)
-            total += (norms * inner).square()
-            # An input this large would magnify the rounding of the gradient it multiplies.
-            total[inner > LARGEST_ACTIVATION] = torch.inf
-        if _learns_bias(self.layer):
-            total += norms.square()
-        return total
-
-    def select(self, rows: torch.Tensor) -> "_OuterProducts":
-        return _OuterProducts(
-            layer=self.layer,
-            activations=self.activations[rows],
-            output_gradients=self.output_gradients[rows],
-        )
-
-    def weighted_sum(self, factors: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        weighted = self.output_gradients * factors.to(self.output_gradients.dtype)[:, None]
-        if self.layer.weight.requires_grad:
-            yield self.layer.weight, weighted.t() @ self.activations
-        if _learns_bias(self.layer):
-            yield self.layer.bias, weighted.sum(0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _PerRecord:
-    """Gradients of a layer that applies its weights at many positions, one row per record."""
-
-    layer: Layer
-    weights: torch.Tensor
-    biases: torch.Tensor
-
-    def square_norms(self) -> torch.Tensor:
-        total = torch.zeros(len(self.weights), dtype=torch.float64, device=self.weights.device)
-        # Norms of the very numbers that will be summed.
-        if self.layer.weight.requires_grad:
-            total += square_norms_of(self.weights)
-        if _learns_bias(self.layer):
-            total += square_norms_of(self.biases)
-        return total
-
-    def select(self, rows: torch.Tensor) -> "_PerRecord":
-        return _PerRecord(layer=self.layer, weights=self.weights[rows], biases=self.biases[rows])
-
-    def weighted_sum(self, factors: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        factors = factors.to(self.weights.dtype)
-        if self.layer.weight.requires_grad:
-            summed = factors @ self.weights
-            if isinstance(self.layer, nn.Conv2d):
-                out, channels, height, width = self.layer.weight.shape
-                summed = summed.view(out, height, width, channels).permute(0, 3, 1, 2)
-            yield self.layer.weight, summed
-        if _learns_bias(self.layer):
-            assert self.layer.bias is not None
-            yield self.layer.bias, factors @ self.biases
-
-
-def _gradients(layer: Layer, call: _Call, records: int) -> _OuterProducts | _PerRecord:
+def _layer_gradients(layer: Layer, call: _Call, records: int) -> Iterator[UnitGradients]:
     activation, gradient = call.activation, call.output_gradient
     assert gradient is not None
     if activation._version != call.version:
@@ -213,28 +152,28 @@ def _gradients(layer: Layer, call: _Call, records: int) -> _OuterProducts | _Per
             f"layer {layer} received shape {tuple(activation.shape)} for {records} records; the "
             "first dimension must count the records: keep the batch dimension first"
         )
+    if isinstance(layer, nn.Linear) and activation.dim() == 2:
+        yield OuterProducts(layer=layer, activations=activation, output_gradients=gradient)
+        return
     if isinstance(layer, nn.Conv2d):
-        return _convolution_gradients(layer, activation, gradient)
-    if activation.dim() == 2:
-        return _OuterProducts(layer=layer, activations=activation, output_gradients=gradient)
-    positions = gradient.reshape(records, -1, layer.out_features).transpose(1, 2)
-    rows = activation.reshape(records, -1, layer.in_features)
-    weights = torch.bmm(positions, rows).flatten(1)
-    return _PerRecord(layer=layer, weights=weights, biases=positions.sum(2))
-
-
-def _convolution_gradients(
-    layer: nn.Conv2d, activation: torch.Tensor, gradient: torch.Tensor
-) -> _PerRecord:
-    records, groups = len(activation), layer.groups
-    positions = gradient.flatten(2)
-    patches = _patches(layer, activation, tuple(gradient.shape[2:]))
-    per_group = positions.reshape(records * groups, layer.out_channels // groups, -1)
-    return _PerRecord(
-        layer=layer,
-        weights=torch.bmm(per_group, patches).view(records, -1),
-        biases=positions.sum(2),
-    )
+        positions = gradient.flatten(2)
+        rows = _patches(layer, activation, tuple(gradient.shape[2:]))
+        per_group = positions.reshape(
+            records * layer.groups, layer.out_channels // layer.groups, -1
+        )
+    else:
+        positions = gradient.reshape(records, -1, layer.out_features).transpose(1, 2)
+        rows = activation.reshape(records, -1, layer.in_features)
+        per_group = positions
+    if layer.weight.requires_grad:
+        yield Rows(
+            parameter=layer.weight,
+            rows=torch.bmm(per_group, rows).view(records, -1),
+            channels_last=isinstance(layer, nn.Conv2d),
+        )
+    if learns_bias(layer):
+        assert layer.bias is not None
+        yield Rows(parameter=layer.bias, rows=positions.sum(2))
 
 
 def _patches(layer: nn.Conv2d, image: torch.Tensor, positions: tuple[int, ...]) -> torch.Tensor:
@@ -263,5 +202,8 @@ def _patches(layer: nn.Conv2d, image: torch.Tensor, positions: tuple[int, ...]) 
     return view.reshape(size[0] * size[1], positions[0] * positions[1], -1)
 
 
-def _learns_bias(layer: Layer) -> bool:
-    return layer.bias is not None and layer.bias.requires_grad
+def _channels_last(images: torch.Tensor) -> torch.Tensor:
+    """Copy images to channels-last strides, spelt out because torch leaves one channel as it is."""
+    _, channels, height, width = images.shape
+    stride = (height * width * channels, 1, width * channels, channels)
+    return images.new_empty_strided(images.shape, stride).copy_(images)

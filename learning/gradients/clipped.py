@@ -2,6 +2,9 @@
 
 import itertools
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -9,17 +12,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.bookkeeping import (
-    CannotKeepBooks,
-    Layer,
-    book_chunk,
-    bookable_layers,
-)
+from coinflower.learning.gradients.bookkeeping import BookKeeper, CannotKeepBooks, bookable_layers
 from coinflower.learning.gradients.gradsample import PerRecordModel
 from coinflower.learning.gradients.per_record import (
     check_clip_norm,
+    clip_factors,
     denormals_flushed,
+    square_norms_of,
     trainable_parameters,
+)
+from coinflower.learning.gradients.units import (
+    Groups,
+    UnitGradients,
+    check_groups,
+    clipped_sums,
+    slices_of_whole_groups,
 )
 
 _CHUNK_NUMBERS = 1 << 24  # float32 numbers a chunk may need at a time: 64 MiB
@@ -32,6 +39,7 @@ def clipped_gradient_sum(
     targets: torch.Tensor,
     clip_norm: float,
     *,
+    groups: Groups | None = None,
     chunk_size: int | None = None,
 ) -> torch.Tensor:
     """Return Σ_i g_i · min(1, C / |g_i|), g_i the cross-entropy gradient of record i.
@@ -52,6 +60,8 @@ def clipped_gradient_sum(
         inputs: n records; n may be 0, which gives exact zeros.
         targets: The n right classes, int64.
         clip_norm: The bound C on each record's L2 norm; ``math.inf`` does not clip.
+        groups: Records that belong to one client, say; then each group's sum of clipped gradients
+            is clipped, too, before all of them are added up.
         chunk_size: Records processed at a time; by default as many as about 100 MB allow. It bounds
             memory for any n and does not change the result beyond rounding.
 
@@ -71,20 +81,26 @@ def clipped_gradient_sum(
             f"targets of shape {tuple(targets.shape)} for {len(inputs)} inputs must be a vector of "
             "one class per input"
         )
+    if groups is not None:
+        check_groups(groups, len(inputs))
     if chunk_size is not None and chunk_size < 1:
         raise UserError(f"chunk_size = {chunk_size} must be at least 1, or None to choose it")
 
+    batch = _Batch(
+        inputs=inputs.detach(),
+        targets=targets,
+        clip_norm=clip_norm,
+        groups=groups,
+        chunk_size=chunk_size,
+    ).in_order_of_groups
     layers = bookable_layers(model)
-    inputs = inputs.detach()
     with denormals_flushed():
         if layers is not None:
             try:
-                return _book_keeping(
-                    model, layers, inputs, targets, clip_norm, chunk_size=chunk_size
-                )
+                return _sum(BookKeeper(model, layers), parameters, batch)
             except CannotKeepBooks:
                 pass
-        return _per_record(model, inputs, targets, clip_norm, chunk_size=chunk_size)
+        return _sum(PerRecordModel(model), parameters, batch)
 
 
 def refuse_mixing_layers(model: nn.Module) -> None:
@@ -102,53 +118,90 @@ def refuse_mixing_layers(model: nn.Module) -> None:
             )
 
 
-def _book_keeping(
-    model: nn.Module,
-    layers: list[Layer],
-    inputs: torch.Tensor,
-    targets: torch.Tensor,
-    clip_norm: float,
-    *,
-    chunk_size: int | None,
-) -> torch.Tensor:
-    parameters = trainable_parameters(model)
+class _GradientSource(Protocol):
+    """Computes gradients of the records of a chunk."""
+
+    held: int
+
+    def gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> list[UnitGradients]: ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Batch:
+    """Records, those of one group next to each other, and how they are clipped and cut."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    clip_norm: float
+    groups: Groups | None
+    chunk_size: int | None
+
+    def __getitem__(self, rows: slice) -> "_Batch":
+        groups = self.groups
+        return replace(
+            self,
+            inputs=self.inputs[rows],
+            targets=self.targets[rows],
+            groups=None if groups is None else replace(groups, of=groups.of[rows]),
+        )
+
+    @property
+    def in_order_of_groups(self) -> "_Batch":
+        if self.groups is None or bool((self.groups.of.diff() >= 0).all()):
+            return self
+        order = self.groups.of.argsort(stable=True)
+        return replace(
+            self,
+            inputs=self.inputs[order],
+            targets=self.targets[order],
+            groups=replace(self.groups, of=self.groups.of[order]),
+        )
+
+    def chunks(self, held: int) -> list[slice]:
+        """Cut the rows into even chunks, given the numbers held per record besides activations."""
+        records = len(self.targets)
+        count = math.ceil(records / self._most(held))
+        edges = [records * i // count for i in range(count + 1)]
+        return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
+
+    def parts(self, held: int) -> Iterator[tuple["_Batch", bool]]:
+        """Yield chunks of whole groups, and groups too large for a chunk; which, says the bool."""
+        assert self.groups is not None
+        most = self._most(held)
+        _, sizes = torch.unique_consecutive(self.groups.of, return_counts=True)
+        for rows in slices_of_whole_groups(sizes.cpu().numpy(), most):
+            yield self[rows], rows.stop - rows.start > most
+
+    def _most(self, held: int) -> int:
+        if self.chunk_size is not None:
+            return self.chunk_size
+        per_record = held + _NUMBERS_PER_INPUT * self.inputs.shape[1:].numel()
+        return max(1, _CHUNK_NUMBERS // per_record)
+
+
+def _sum(source: _GradientSource, parameters: list[nn.Parameter], batch: _Batch) -> torch.Tensor:
     total = _zeros(parameters)
+    if len(batch.targets) == 0:
+        return total
     slices = dict(zip(map(id, parameters), _views(total, parameters), strict=True))
-    held = sum(layer.weight.numel() for layer in layers if isinstance(layer, nn.Conv2d))
-    channels_last = inputs.dim() == 4 and held > 0
-    for rows in _chunks(inputs, held, chunk_size):
-        chunk, wanted = inputs[rows], targets[rows]
-        if channels_last:
-            try:
-                sums = book_chunk(model, layers, _channels_last(chunk), wanted, clip_norm)
-            except RuntimeError as error:
-                # A model may use `view` where only a contiguous tensor will do.
-                if "view size is not compatible" not in str(error):
-                    raise
-                channels_last = False
-        if not channels_last:
-            sums = book_chunk(model, layers, chunk, wanted, clip_norm)
-        for parameter, value in sums:
+
+    def add(chunk: _Batch) -> None:
+        gradients = source.gradients(chunk.inputs, chunk.targets)
+        for parameter, value in clipped_sums(gradients, chunk.clip_norm, chunk.groups):
             slices[id(parameter)] += value.reshape(parameter.shape)
-    return total
 
-
-def _per_record(
-    model: nn.Module,
-    inputs: torch.Tensor,
-    targets: torch.Tensor,
-    clip_norm: float,
-    *,
-    chunk_size: int | None,
-) -> torch.Tensor:
-    parameters = trainable_parameters(model)
-    total = _zeros(parameters)
-    views = _views(total, parameters)
-    per_record = PerRecordModel(model)
-    for rows in _chunks(inputs, total.numel(), chunk_size):
-        sums = per_record.clipped_sum(inputs[rows], targets[rows], clip_norm)
-        for view, value in zip(views, sums, strict=True):
-            view.add_(value.reshape(view.shape))
+    if batch.groups is None:
+        for rows in batch.chunks(source.held):
+            add(batch[rows])
+        return total
+    for part, is_too_large in batch.parts(source.held):
+        if not is_too_large:
+            add(part)
+            continue
+        whole = _sum(source, parameters, replace(part, groups=None))
+        keep, factor = clip_factors(square_norms_of(whole[None]), batch.groups.largest_norm)
+        if bool(keep):
+            total += whole * factor.to(whole.dtype)
     return total
 
 
@@ -163,23 +216,3 @@ def _views(flat: torch.Tensor, parameters: list[nn.Parameter]) -> list[torch.Ten
         flat[end - parameter.numel() : end].view(parameter.shape)
         for end, parameter in zip(ends, parameters, strict=True)
     ]
-
-
-def _chunks(inputs: torch.Tensor, held: int, chunk_size: int | None) -> list[slice]:
-    """Cut the rows into even chunks, given the numbers held per record besides activations."""
-    records = len(inputs)
-    if records == 0:
-        return []
-    if chunk_size is None:
-        per_record = held + _NUMBERS_PER_INPUT * inputs[0].numel()
-        chunk_size = max(1, _CHUNK_NUMBERS // per_record)
-    count = math.ceil(records / chunk_size)
-    edges = [records * i // count for i in range(count + 1)]
-    return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
-
-
-def _channels_last(images: torch.Tensor) -> torch.Tensor:
-    """Copy images to channels-last strides, spelt out because torch leaves one channel as it is."""
-    _, channels, height, width = images.shape
-    stride = (height * width * channels, 1, width * channels, channels)
-    return images.new_empty_strided(images.shape, stride).copy_(images)

@@ -1,4 +1,4 @@
-"""Clipped gradient sums from Opacus' per-sample gradients: slower, for nearly any layer."""
+"""Clipped gradient sums from Opacus' per-record gradients: slower, for nearly any layer."""
 
 import copy
 import warnings
@@ -7,12 +7,8 @@ import torch
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.per_record import (
-    clip_factors,
-    square_norms_of,
-    summed_cross_entropy,
-    trainable_parameters,
-)
+from coinflower.learning.gradients.per_record import summed_cross_entropy, trainable_parameters
+from coinflower.learning.gradients.units import Rows, UnitGradients
 
 
 def refuse_unsupported(model: nn.Module) -> None:
@@ -67,23 +63,21 @@ class PerRecordModel:
                 f"the model has a layer without per-record gradients, replace it: {error}"
             ) from error
         self._parameters = trainable_parameters(self._model)
+        self._originals = trainable_parameters(model)
+        self.held = sum(parameter.numel() for parameter in self._originals)
+        """Numbers that are held per record besides activations."""
 
-    def clipped_sum(
-        self, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float
-    ) -> list[torch.Tensor]:
-        """Return the clipped gradient sum of one chunk, one tensor per trainable parameter."""
+    def gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> list[UnitGradients]:
+        """Return the gradients of one chunk of records."""
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
             loss = summed_cross_entropy(self._model(inputs), targets)
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
-        square_norms = torch.zeros(len(targets), dtype=torch.float64, device=inputs.device)
-        gradients = [self._take(parameter, len(targets)) for parameter in self._parameters]
-        for gradient in gradients:
-            square_norms += square_norms_of(gradient)
-        keep, factors = clip_factors(square_norms, clip_norm)
-        factors = factors[keep]
-        return [factors.to(gradient.dtype) @ gradient[keep] for gradient in gradients]
+        return [
+            Rows(parameter=original, rows=self._take(parameter, len(targets)))
+            for original, parameter in zip(self._originals, self._parameters, strict=True)
+        ]
 
     @staticmethod
     def _take(parameter: nn.Parameter, records: int) -> torch.Tensor:
