@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from numbers import Real
 
 from coinflower.accounting import validation
 from coinflower.accounting.errors import UserError
@@ -61,10 +60,7 @@ class Round:
                 f"noise multiplier (sigma) = {self.noise_multiplier} must be at least "
                 f"{LEAST_NOISE:g}: less cannot be told from none."
             )
-        if isinstance(self.cap, bool) or not isinstance(self.cap, Real) or not self.cap >= 1:
-            raise UserError(
-                f"cap = {self.cap} must be at least 1 clip norm; leave it out for no cap."
-            )
+        validation.require_cap(self.cap)
 
     @property
     def is_capped(self) -> bool:

@@ -32,6 +32,12 @@ def require_delta(value: float) -> None:
         raise UserError(f"delta = {value} must lie strictly between 0 and 1.")
 
 
+def require_cap(value: float) -> None:
+    """Refuse a cap below one clip norm; ∞ is none."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not value >= 1:
+        raise UserError(f"cap = {value} must be at least 1 clip norm; leave it out for no cap.")
+
+
 def require_count(field: str, value: int, *, least: int) -> None:
     """Refuse anything but an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:

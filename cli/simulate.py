@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coinflower.accounting.errors import UserError
 from coinflower.cli.output import JsonFlag, number, print_json
+from coinflower.cli.privacy import Cap
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 from coinflower.protocol.modes import Mode
@@ -58,6 +60,7 @@ def simulate(
         float, typer.Option(help="Probability that a client is available in an iteration.")
     ] = 1.0,
     clip_norm: Annotated[float, typer.Option(help="Clip norm C.")] = 1.0,
+    cap: Cap = math.inf,
     learning_rate: Annotated[
         float | None, typer.Option(help="Step size (default: the paper's).")
     ] = None,
@@ -105,6 +108,7 @@ def simulate(
         q=q,
         availability=availability,
         clip_norm=clip_norm,
+        cap=cap,
         learning_rate=learning_rate,
         momentum=momentum,
         model=model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ def _is_central(results: dict[str, Any]) -> bool:
 
 
 def _round(results: dict[str, Any]) -> Round:
-    return Round(p=results["p"], q=results["q"], d=results["d"], noise_multiplier=results["sigma"])
+    cap = results["cap"] or math.inf
+    return Round(results["p"], results["q"], results["d"], results["sigma"], cap)
 
 
 def _guarantee(results: dict[str, Any]) -> list[Statement]:
@@ -146,6 +148,10 @@ def _epsilon_figure(results: dict[str, Any]) -> Figure:
     )
 
 
+def _clip_norms(results: dict[str, Any]) -> str:
+    return f"{results['cap']:g} clip norms"
+
+
 def _terms(results: dict[str, Any]) -> list[Statement]:
     sizes = f"{results['smallest_d']:,} to {results['d']:,}"
     if results["smallest_d"] == results["d"]:
@@ -156,6 +162,7 @@ def _terms(results: dict[str, Any]) -> list[Statement]:
         ("who adds noise", results["noise"]),
         ("participation probability p", f"{results['p']:.4g}"),
         ("sampling rate q", f"{results['q']:.4g}"),
+        *([] if results["cap"] is None else [("cap on a client's sum", _clip_norms(results))]),
         ("noise multiplier σ", f"{rounded_up(results['sigma'], 6)}, chosen by {results['scheme']}"),
         ("learning rate", f"{results['learning_rate']:g}"),
         ("mean batch", f"{results['mean_batch']:.4g}"),

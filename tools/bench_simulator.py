@@ -1,4 +1,4 @@
-"""How fast the simulator is: against Opacus, a bare step, more clients, and Flower's Ray engine.
+"""How fast the simulator is: against Opacus, a bare step, more clients, a cap, and Flower's Ray.
 
 CPU time on one thread at the paper's mean batch of 70 and on its network; what is compared takes
 turns. Opacus' standard loop (``PrivacyEngine``, its Poisson loader and hooks) gets the smaller data
@@ -9,6 +9,7 @@ Run with ``python -m tools.bench_simulator``.
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
@@ -33,6 +34,8 @@ from tools.compare_simulators import measure, watch
 LEAST_SPEEDUP_OVER_OPACUS = 4.0
 LEAST_SHARE_OF_A_BARE_STEP = 0.8
 LEAST_SHARE_AT_SCALE = 0.9
+LEAST_SHARE_WITH_CAP = 0.7
+CAP = 2.0
 FEW_CLIENTS = 232
 RAY_CLIENTS = 1000
 MOST_MEMORY_MB = 2000.0
@@ -84,6 +87,7 @@ def _ratios(repetitions: int) -> list[dict[str, Any]]:
     steps = {
         "few": _simulator(data, FEW_CLIENTS).step,
         "many": _simulator(data, SETTING.clients).step,
+        "capped": _simulator(data, SETTING.clients, cap=CAP).step,
         "bare": _bare(data),
         "opacus": _opacus(data.train.inputs[few], data.train.targets[few]),
     }
@@ -107,6 +111,11 @@ def _ratios(repetitions: int) -> list[dict[str, Any]]:
             f"simulator's steps per second, {SETTING.clients} clients / {FEW_CLIENTS}",
             seconds["few"] / seconds["many"],
             LEAST_SHARE_AT_SCALE,
+        ),
+        _at_least(
+            f"capped steps per second over uncapped, {SETTING.clients} clients",
+            seconds["many"] / seconds["capped"],
+            LEAST_SHARE_WITH_CAP,
         ),
     ]
 
@@ -138,7 +147,7 @@ def _at_least(measure: str, value: float, limit: float) -> dict[str, Any]:
     return {"measure": measure, "value": value, "limit": limit, "met": value >= limit}
 
 
-def _simulator(data: Dataset, clients: int) -> Simulator:
+def _simulator(data: Dataset, clients: int, *, cap: float = math.inf) -> Simulator:
     rows = clients * SETTING.d
     return Simulator(
         Scenario(
@@ -150,6 +159,7 @@ def _simulator(data: Dataset, clients: int) -> Simulator:
             noise=Mode.TRUSTED,
             learning_rate=RATE,
             momentum=MOMENTUM,
+            cap=cap,
         ),
         data.train.take(slice(rows)),
         build_model("paper-cnn", classes=data.classes),

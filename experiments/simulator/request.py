@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from coinflower.accounting.analyses.names import SCHEMES
 from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.scenarios import SETTINGS, analysis_of
 from coinflower.experiments.simulator.simulation import STATE
-from coinflower.experiments.simulator.simulator import NOISES, parse_noise
+from coinflower.experiments.simulator.simulator import CENTRAL, NOISES, parse_noise
 from coinflower.learning.data.partitions import HOW
 from coinflower.protocol.modes import Mode
 
@@ -37,6 +38,7 @@ class Request:
         q: Sampling rate, instead of the paper's.
         availability: Probability that a client is there.
         clip_norm: Clip norm.
+        cap: Bound on each client's sum, in clip norms; infinite for none.
         learning_rate: Step size; the paper's by default.
         momentum: Momentum.
         model: Model.
@@ -62,6 +64,7 @@ class Request:
     q: float | None = None
     availability: float = 1.0
     clip_norm: float = 1.0
+    cap: float = math.inf
     learning_rate: float | None = None
     momentum: float = 0.9
     model: str = "paper-cnn"
@@ -84,6 +87,7 @@ class Request:
         validation.require_delta(self.delta)
         validation.require_probability("availability", self.availability)
         validation.require_positive("clip norm", self.clip_norm)
+        validation.require_cap(self.cap)
         if not 0 <= self.momentum < 1:
             raise UserError(f"momentum = {self.momentum} must lie in [0, 1).")
         self._check_options()
@@ -106,11 +110,16 @@ class Request:
             validation.require_count("seed", self.seed, least=0)
 
     def _refuse_contradictions(self) -> None:
-        """Refuse noise that is asked for and forbidden at once."""
+        """Refuse what is asked for and ruled out at once."""
         if self.noise == Mode.NONE and self.scheme not in (None, NO_SCHEME):
             raise UserError(
                 f"noise = 'none' adds no noise, but scheme = {self.scheme!r} would choose some; "
                 "leave out one of them."
+            )
+        if math.isfinite(self.cap) and self.noise == CENTRAL:
+            raise UserError(
+                f"cap = {self.cap:g} bounds each client's sum, but noise = 'central' has no "
+                "clients; leave out one of them."
             )
         if self.chosen_scheme != NO_SCHEME:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,12 +83,14 @@ class Federation:
         rows: Rows of the data set, client after client.
         p: Participation probability.
         q: Sampling rate.
+        cap: Bound on each client's sum, in clip norms; infinite for none.
     """
 
     sizes: Rows
     rows: Rows
     p: float
     q: float
+    cap: float = math.inf
 
     @property
     def largest(self) -> int:
@@ -109,6 +112,7 @@ def federate(
     noise: Noise = Mode.TRUSTED,
     p: float | None = None,
     q: float | None = None,
+    cap: float = math.inf,
     seed: int = 0,
 ) -> Federation:
     """Return the setting on the data at hand.
@@ -125,6 +129,7 @@ def federate(
         noise: Who adds noise.
         p: Participation probability, instead.
         q: Sampling rate, instead.
+        cap: Bound on each client's sum, in clip norms.
         seed: Of the partition, which is public.
 
     Raises:
@@ -143,6 +148,7 @@ def federate(
         rows=np.concatenate(parts),
         p=fitted_p if p is None else p,
         q=fitted_q if q is None else q,
+        cap=cap,
     )
 
 
@@ -210,6 +216,7 @@ def calibrated_sigma(
         epsilon=target,
         delta=at,
         rounds=rounds,
+        cap=federation.cap,
     )
     if sigma > MOST_SIGMA:
         raise CalibrationError(
@@ -232,7 +239,7 @@ def upper_epsilon(
         return None
     if iterations == 0:
         return 0.0
-    round_ = Round(p=federation.p, q=federation.q, d=federation.largest, noise_multiplier=sigma)
+    round_ = Round(federation.p, federation.q, federation.largest, sigma, federation.cap)
     return epsilon_after([(scheme(round_), iterations)], delta)
 
 

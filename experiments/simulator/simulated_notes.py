@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from coinflower.accounting.analyses.names import SCHEMES
@@ -73,3 +74,5 @@ def _changes(request: Request, federation: Federation) -> Iterator[str]:
     if federation.q != paper.q:
         why = fitted if request.q is None else "as asked for"
         yield f"q = {federation.q:.4g} instead of {paper.q:g}, {why}"
+    if math.isfinite(federation.cap):
+        yield f"each client's sum is capped at {federation.cap:g} clip norms"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,7 @@ def run_request(
             learning_rate=rate,
             momentum=request.momentum,
             availability=request.availability,
+            cap=request.cap,
         ),
         data.train,
         model,
@@ -157,6 +159,7 @@ def federation_of(request: Request, data: Dataset) -> Federation:
         noise=parse_noise(request.noise),
         p=request.p,
         q=request.q,
+        cap=request.cap,
         seed=request.seed or 0,
     )
 
@@ -201,6 +204,7 @@ def _terms(
         "sigma": sigma,
         "delta": request.delta,
         "clip norm": request.clip_norm,
+        "cap": request.cap if math.isfinite(request.cap) else None,
         "learning rate": rate,
         "momentum": request.momentum,
         "model": request.model,
@@ -232,6 +236,7 @@ def _figures(
         "clients": len(federation.sizes),
         "p": federation.p,
         "q": federation.q,
+        "cap": federation.cap if math.isfinite(federation.cap) else None,
         "d": federation.largest,
         "smallest_d": int(federation.sizes.min()),
         "mean_batch": curve.records / max(1, curve.iterations),

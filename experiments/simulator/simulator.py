@@ -7,6 +7,7 @@ then who they are, then how many of their rows are sampled, then which.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,7 @@ from coinflower.accounting import validation
 from coinflower.accounting.errors import UserError
 from coinflower.learning import (
     FixedPoint,
+    Groups,
     Randomness,
     Records,
     add_noise,
@@ -62,6 +64,7 @@ class Scenario:
         learning_rate: Step size.
         momentum: Momentum.
         availability: Probability that a client is there at all in an iteration.
+        cap: Bound on each client's sum, in clip norms; infinite for none.
     """
 
     sizes: Rows
@@ -73,6 +76,7 @@ class Scenario:
     learning_rate: float
     momentum: float
     availability: float = 1.0
+    cap: float = math.inf
 
     def __post_init__(self) -> None:
         """Check every field once."""
@@ -80,15 +84,30 @@ class Scenario:
         validation.require_probability("q", self.q)
         validation.require_probability("availability", self.availability)
         validation.require_positive("learning rate", self.learning_rate)
+        validation.require_cap(self.cap)
+        if math.isfinite(self.cap) and not math.isfinite(self.clip_norm):
+            raise UserError(
+                f"cap = {self.cap:g} counts clip norms, so the clip norm must be finite; leave out "
+                "the cap, or set a clip norm."
+            )
         if self.sizes.ndim != 1 or len(self.sizes) == 0 or self.sizes.min() < 1:
             raise UserError("sizes must name at least one client, each with at least one record.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """The outcome of an iteration's coins and samples."""
+    """The outcome of an iteration's coins and samples.
+
+    Attributes:
+        rows: The sampled rows.
+        owners: Whose they are.
+        participants: How many clients joined.
+        available: How many were there.
+        available_size: How many rows these have.
+    """
 
     rows: Rows
+    owners: Rows
     participants: int
     available: int
     available_size: int
@@ -144,6 +163,7 @@ class Simulator:
             to_tensor(self._records.inputs[rows]),
             torch.from_numpy(self._records.targets[rows]),
             scenario.clip_norm,
+            groups=self._groups(draw),
         ).numpy()
         std = self._noise_std(draw)
         if std > 0:
@@ -168,7 +188,13 @@ class Simulator:
         if scenario.noise == CENTRAL:
             total = int(self._ends[-1])
             rows = self._some_of(total, scenario.p * scenario.q)
-            return Draw(rows=rows, participants=1, available=clients, available_size=total)
+            return Draw(
+                rows=rows,
+                owners=np.zeros_like(rows),
+                participants=1,
+                available=clients,
+                available_size=total,
+            )
         joined = self._some_of(clients, scenario.availability * scenario.p)
         sizes = scenario.sizes[joined]
         ends = np.cumsum(sizes)
@@ -176,9 +202,25 @@ class Simulator:
         positions = self._some_of(int(ends[-1]) if len(ends) else 0, scenario.q)
         owner = np.searchsorted(ends, positions, side="right")
         within = positions - (ends[owner] - sizes[owner])
-        rows = self._ends[joined[owner]] - sizes[owner] + within
+        owners = joined[owner]
+        rows = self._ends[owners] - sizes[owner] + within
         available, size = self._available(joined)
-        return Draw(rows=rows, participants=len(joined), available=available, available_size=size)
+        return Draw(
+            rows=rows,
+            owners=owners,
+            participants=len(joined),
+            available=available,
+            available_size=size,
+        )
+
+    def _groups(self, draw: Draw) -> Groups | None:
+        """Return the rows of each client and the bound on its sum, if there is a cap."""
+        scenario = self._scenario
+        if math.isinf(scenario.cap):
+            return None
+        return Groups(
+            of=torch.from_numpy(draw.owners), largest_norm=scenario.cap * scenario.clip_norm
+        )
 
     def _available(self, joined: Rows) -> tuple[int, int]:
         """Return how many clients were there, and with how many records in total."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -199,5 +200,7 @@ def training_key(request: Request, test_images: int) -> str:
     fields = {**dataclasses.asdict(request), "test_images": test_images, "format": _FORMAT}
     for elsewhere in ("out", "resume", "download"):
         del fields[elsewhere]
+    if math.isinf(request.cap):
+        del fields["cap"]  # trainings that were kept before there was a cap
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode())
     return f"{request.chosen_scheme}-{digest.hexdigest()[:16]}"

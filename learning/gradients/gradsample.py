@@ -1,4 +1,4 @@
-"""Clipped gradient sums from Opacus' per-record gradients: slower, for nearly any layer."""
+"""Clipped gradient sums from Opacus' per-sample gradients: slower, for nearly any layer."""
 
 import copy
 import warnings

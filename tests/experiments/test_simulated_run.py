@@ -1,6 +1,7 @@
 """Requests for a simulation: what is refused, what is told, and how one goes on."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -63,7 +64,13 @@ def go_on(folder, note=lambda _: None, **changes):
 
 def cost(results, iterations):
     terms = Certified(
-        Round(p=results["p"], q=results["q"], d=results["d"], noise_multiplier=results["sigma"])
+        Round(
+            p=results["p"],
+            q=results["q"],
+            d=results["d"],
+            noise_multiplier=results["sigma"],
+            cap=results["cap"] or math.inf,
+        )
     )
     return epsilon_after([(terms, iterations)], results["delta"])
 
@@ -80,6 +87,9 @@ def cost(results, iterations):
         ({}, {"scheme": "wcs"}, "scheme = certified, but scheme = wcs"),
         ({}, {"availability": 0.5}, r"availability = 1\.0, but availability = 0\.5"),
         ({}, {"clip_norm": 2.0}, r"clip norm = 1\.0, but clip norm = 2\.0"),
+        ({}, {"cap": 2.0}, r"no cap, but cap = 2\.0"),
+        ({"cap": 2.0}, {}, r"cap = 2\.0, but no cap"),
+        ({"cap": 2.0}, {"cap": 3.0}, r"cap = 2\.0, but cap = 3\.0"),
         ({}, {"learning_rate": 0.1}, r"learning rate = 0\.002, but learning rate = 0\.1"),
         ({}, {"momentum": 0.5}, r"momentum = 0\.9, but momentum = 0\.5"),
         ({}, {"delta": 1e-6}, "delta = 1e-05, but delta = 1e-06"),
@@ -164,6 +174,9 @@ def test_given_noise_beyond_the_stated_total_is_refused(tmp_path):
         ({"p": 1.5}, r"p = 1\.5"),
         ({"q": 0.0}, r"q = 0\.0"),
         ({"clip_norm": -1.0}, r"clip norm = -1\.0"),
+        ({"cap": 0.9}, r"cap = 0\.9 must be at least 1 clip norm"),
+        ({"cap": math.nan}, "cap = nan must be at least 1 clip norm"),
+        ({"cap": 2.0, "noise": "central"}, "cap = 2 .*'central' has no clients"),
         ({"availability": 2.0}, r"availability = 2\.0"),
         ({"total_epsilon": 0.0}, r"total epsilon = 0\.0"),
         ({"learning_rate": 0.0}, r"learning rate = 0\.0"),
@@ -204,6 +217,12 @@ def test_noise_that_is_asked_for_and_forbidden_is_refused(changes, complaint):
             "p = 0.5 instead of 0.001, as asked for.",
         ),
         (
+            {"cap": 1.5},
+            "many-small differs from the paper's: 47 clients instead of 23,264, as the data makes "
+            "them; p = 0.4965 instead of 0.001, for a mean batch of 70; each client's sum is "
+            "capped at 1.5 clip norms.",
+        ),
+        (
             {"noise": "local-only"},
             "many-small differs from the paper's: 47 clients instead of 23,264, as the data makes "
             "them; p = 1 instead of 0.001, because everybody takes part; q = 0.04965 instead of "
@@ -222,3 +241,19 @@ def test_the_ideal_is_warned_of_unless_it_is_what_runs(noise, warned):
     lines = []
     run_request(asked(scheme="cs", noise=noise), note=lines.append)
     assert any("'cs' is not an upper bound" in line for line in lines) == warned
+
+
+def test_a_cap_saves_noise_and_epsilon_counts_on_it():
+    asked_for = {"p": 0.05, "total_epsilon": 1.0, "iterations": 4}
+    plain, capped = (run_request(asked(cap=cap, **asked_for)) for cap in (math.inf, 1.5))
+    assert plain["cap"] is None
+    assert capped["cap"] == 1.5
+    assert capped["sigma"] < 0.9 * plain["sigma"]
+    assert cost(capped, 4) == capped["epsilon"] <= 1.0
+    given = run_request(asked(cap=1.5, p=0.05, sigma=plain["sigma"], iterations=4))
+    assert given["epsilon"] < plain["epsilon"]
+
+
+def test_an_analysis_that_knows_no_cap_chooses_no_noise_for_one():
+    with pytest.raises(ValueError, match="scheme 'paper' knows no cap"):
+        run_request(asked(cap=2.0, scheme="paper"))

@@ -16,6 +16,8 @@ from coinflower.experiments.simulator.simulator import CENTRAL, Scenario, Simula
 from coinflower.learning import (
     SeededRandom,
     build_model,
+    capped_sum,
+    clipped_gradient_sum,
     flatten_parameters,
     load_data,
     load_parameters,
@@ -74,6 +76,74 @@ def test_without_sampling_and_noise_it_is_gradient_descent(digits):
         velocity = 0.9 * velocity + gradient
         weights = (weights - 0.5 * velocity).astype(np.float32)
     np.testing.assert_allclose(run.weights, weights, atol=1e-5)
+
+
+def step_of_real_clients(run, draw, model, cap_norm):
+    """Return the sum behind a step: every client clips its own rows and caps its own sum."""
+    rows = torch.from_numpy(run._inputs[draw.rows]).unsqueeze(1)
+    targets = torch.from_numpy(run._targets[draw.rows])
+    total = np.zeros_like(run.weights)
+    for owner in set(draw.owners.tolist()):
+        mine = torch.from_numpy(draw.owners == owner)
+        total += capped_sum(
+            clipped_gradient_sum(model, rows[mine], targets[mine], 0.5).numpy(), cap_norm
+        )
+    return total
+
+
+@pytest.mark.parametrize("cap", [1.0, 1.5, 3.0, math.inf])
+@pytest.mark.parametrize("shape", [{"q": 0.2}, {"p": 1.0, "q": 1.0}, {"q": 1e-9}])
+def test_every_clients_sum_is_capped(digits, cap, shape):
+    sizes = [10] * 80 + [1] * 10 + [150]
+    run = simulator(
+        digits,
+        sizes=sizes,
+        clip_norm=0.5,
+        cap=cap,
+        noise_multiplier=0.0,
+        noise=Mode.NONE,
+        learning_rate=1.0,
+        **shape,
+    )
+    model = build_model("digits", classes=10)
+    for _ in range(3):
+        before = run.weights
+        load_parameters(model, before)
+        draw = run.step()
+        scale = run._scenario.p * run._scenario.q * sum(sizes)
+        expected = step_of_real_clients(run, draw, model, 0.5 * cap)
+        np.testing.assert_allclose((before - run.weights) * scale, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cap_that_bites_shortens_the_step(digits):
+    steps = []
+    for cap in (1.0, math.inf):
+        run = simulator(digits, p=1.0, q=1.0, clip_norm=0.1, cap=cap, noise_multiplier=0.0)
+        before = run.weights
+        run.step()
+        steps.append(np.linalg.norm(before - run.weights))
+    assert steps[0] < 0.5 * steps[1]
+
+
+def test_rows_are_said_to_belong_to_those_who_hold_them(digits):
+    sizes = [3, 50, 7, 20, 20]
+    run = simulator(digits, sizes=sizes, p=0.5)
+    holder = np.repeat(np.arange(5), sizes)
+    for _ in range(200):
+        draw = run.draw()
+        assert (holder[draw.rows] == draw.owners).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"cap": 0.5}, r"cap = 0\.5 must be at least 1 clip norm"),
+        ({"cap": 2.0, "clip_norm": math.inf}, "so the clip norm must be finite"),
+    ],
+)
+def test_a_cap_that_bounds_nothing_is_refused(digits, changes, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        simulator(digits, **changes)
 
 
 # Each of these passes the right parameter with a false alarm of 1e-6 and rejects one 10 % off.

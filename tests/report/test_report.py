@@ -173,6 +173,7 @@ def test_a_seeded_server_stamps_its_report(run):
 def test_a_simulation_without_a_folder_gets_one_and_a_report(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = "--data digits --model digits --iterations 3 --evaluate-every 2 --sigma 2 --seed 1"
+    options += " --cap 1.5"
     command = ["coinflower", "simulate", "many-small", *options.split(), "--json"]
     monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit) as ended:
@@ -188,6 +189,8 @@ def test_a_simulation_without_a_folder_gets_one_and_a_report(tmp_path, monkeypat
         mean = sum(draw[place] for draw in curve.draws) / 3
         assert f"Mean {mean:.1f}." in page.one("figure", id=name).text
     assert rounded_up(results["epsilon"]) in page.one(id="guarantee").text
+    assert "1.5 clip norms" in page.text
+    assert results["cap"] == 1.5
     assert "INSECURE" in page.one(class_="stamp").text
     assert len(page.one("figure", id="accuracy").find("circle")) == len(curve.accuracy)
 

@@ -68,9 +68,11 @@ class Played:
         for round_ in range(ROUNDS):
             joined = [i for i, coins in enumerate(self.coins) if coins[round_]]
             rows = [starts[i] + drawn[i][round_][0] for i in joined]
+            owners = [np.full(len(mine), i) for i, mine in zip(joined, rows, strict=True)]
             self.draws.append(
                 Draw(
                     rows=np.concatenate([np.empty(0, np.int64), *rows]),
+                    owners=np.concatenate([np.empty(0, np.int64), *owners]),
                     participants=len(joined),
                     available=len(policies),
                     available_size=int(self.sizes.sum()),
@@ -176,7 +178,12 @@ def test_noise_of_another_model_is_caught(played):
 def test_a_single_sample_more_is_caught(played):
     first = played.draws[0]
     other = np.setdiff1d(np.arange(played.sizes.sum()), first.rows)[:1]
-    more = replace(first, rows=np.concatenate([first.rows, other]))
+    owner = np.searchsorted(np.cumsum(played.sizes), other, side="right")
+    more = replace(
+        first,
+        rows=np.concatenate([first.rows, other]),
+        owners=np.concatenate([first.owners, owner]),
+    )
     assert played.distance(draws=[more, *played.draws[1:]]) > 10 * TOLERANCE
 
 
