@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -62,85 +66,86 @@ Plot = Annotated[
 ]
 
 
-def epsilon(
-    p: P,
-    q: Q,
-    d: D,
-    sigma: Sigma,
-    delta: Delta,
-    rounds: RoundCount = 1,
-    cap: Cap = math.inf,
-    scheme: SchemeName = DEFAULT_SCHEME,
-    plot: Plot = None,
-    as_json: JsonFlag = False,
-) -> None:
+@dataclass(frozen=True)
+class Question:
+    """What every question about rounds names: a client, an analysis, and how to answer."""
+
+    p: P
+    q: Q
+    d: D
+    cap: Cap = math.inf
+    scheme: SchemeName = DEFAULT_SCHEME
+    plot: Plot = None
+    as_json: JsonFlag = False
+
+    def cost(self, noise_multiplier: float) -> Analysis:
+        """Return what a round costs with this noise."""
+        return scheme_class(self.scheme)(Round(self.p, self.q, self.d, noise_multiplier, self.cap))
+
+    def draw(self, curve: Callable[..., None], *args: object) -> None:
+        """Draw a curve if one is asked for."""
+        if self.plot is not None:
+            curve(self.plot, *args)
+
+
+def _command(ask: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a `Question` beside its own."""
+    shared = inspect.signature(Question, eval_str=True).parameters
+    _, *own = inspect.signature(ask, eval_str=True).parameters.values()
+
+    @functools.wraps(ask)
+    def command(**given: Any) -> None:
+        ask(Question(**{name: given.pop(name) for name in shared}), **given)
+
+    needed = [each for each in shared.values() if each.default is each.empty]
+    optional = [each for each in shared.values() if each.default is not each.empty]
+    command.__signature__ = inspect.Signature([*needed, *own, *optional])  # type: ignore[attr-defined]
+    return command
+
+
+@_command
+def epsilon(question: Question, sigma: Sigma, delta: Delta, rounds: RoundCount = 1) -> None:
     """Print the ε that these rounds cost at this δ."""
-    cost = scheme_class(scheme)(Round(p, q, d, sigma, cap))
+    cost = question.cost(sigma)
     value = epsilon_after([(cost, rounds)], delta)
-    if plot is not None:
-        draw_epsilon_over_rounds(plot, cost, rounds, delta)
-    _answer("epsilon", cost, rounds, value, delta, as_json)
+    question.draw(draw_epsilon_over_rounds, cost, rounds, delta)
+    _answer(question, "epsilon", cost, rounds, value, delta)
 
 
-def delta(
-    p: P,
-    q: Q,
-    d: D,
-    sigma: Sigma,
-    epsilon: Epsilon,
-    rounds: RoundCount = 1,
-    cap: Cap = math.inf,
-    scheme: SchemeName = DEFAULT_SCHEME,
-    plot: Plot = None,
-    as_json: JsonFlag = False,
-) -> None:
+@_command
+def delta(question: Question, sigma: Sigma, epsilon: Epsilon, rounds: RoundCount = 1) -> None:
     """Print the δ that these rounds reach at this ε."""
-    cost = scheme_class(scheme)(Round(p, q, d, sigma, cap))
+    cost = question.cost(sigma)
     value = delta_after([(cost, rounds)], epsilon)
-    if plot is not None:
-        draw_delta_over_epsilon(plot, cost, rounds, epsilon)
-    _answer("delta", cost, rounds, epsilon, value, as_json)
+    question.draw(draw_delta_over_epsilon, cost, rounds, epsilon)
+    _answer(question, "delta", cost, rounds, epsilon, value)
 
 
-def sigma(
-    p: P,
-    q: Q,
-    d: D,
-    epsilon: Epsilon,
-    delta: Delta,
-    rounds: RoundCount = 1,
-    cap: Cap = math.inf,
-    scheme: SchemeName = DEFAULT_SCHEME,
-    plot: Plot = None,
-    as_json: JsonFlag = False,
-) -> None:
+@_command
+def sigma(question: Question, epsilon: Epsilon, delta: Delta, rounds: RoundCount = 1) -> None:
     """Print the least noise multiplier that keeps these rounds within (ε, δ)."""
-    kind = scheme_class(scheme)
-    least = least_sigma(kind, p=p, q=q, d=d, epsilon=epsilon, delta=delta, rounds=rounds, cap=cap)
-    cost = kind(Round(p, q, d, least, cap))
-    if plot is not None:
-        draw_epsilon_over_sigma(plot, cost, rounds, delta)
-    _answer("sigma", cost, rounds, epsilon, delta, as_json)
+    least = least_sigma(
+        scheme_class(question.scheme),
+        p=question.p,
+        q=question.q,
+        d=question.d,
+        cap=question.cap,
+        epsilon=epsilon,
+        delta=delta,
+        rounds=rounds,
+    )
+    cost = question.cost(least)
+    question.draw(draw_epsilon_over_sigma, cost, rounds, delta)
+    _answer(question, "sigma", cost, rounds, epsilon, delta)
 
 
-def rounds(
-    p: P,
-    q: Q,
-    d: D,
-    sigma: Sigma,
-    epsilon: Epsilon,
-    delta: Delta,
-    cap: Cap = math.inf,
-    scheme: SchemeName = DEFAULT_SCHEME,
-    plot: Plot = None,
-    as_json: JsonFlag = False,
-) -> None:
+@_command
+def rounds(question: Question, sigma: Sigma, epsilon: Epsilon, delta: Delta) -> None:
     """Print how many rounds fit into (ε, δ)."""
-    cost = scheme_class(scheme)(Round(p, q, d, sigma, cap))
+    cost = question.cost(sigma)
     most = most_rounds(cost, epsilon=epsilon, delta=delta)
-    if plot is not None:
-        draw_epsilon_over_rounds(plot, cost, most, delta)
-    _answer("rounds", cost, most, epsilon, delta, as_json)
+    question.draw(draw_epsilon_over_rounds, cost, most, delta)
+    _answer(question, "rounds", cost, most, epsilon, delta)
 
 
 def warn_of_scheme(scheme: type[Analysis]) -> str | None:
@@ -158,7 +163,7 @@ def warn_of_scheme(scheme: type[Analysis]) -> str | None:
 
 
 def _answer(
-    asked: str, cost: Analysis, rounds: int, epsilon: float, delta: float, as_json: bool
+    question: Question, asked: str, cost: Analysis, rounds: int, epsilon: float, delta: float
 ) -> None:
     """Print the figure asked for, with the lower bound beside it and a warning where due."""
     realised: dict[str, float] = {}
@@ -188,7 +193,7 @@ def _answer(
     warning = warn_of_scheme(type(cost))
     if warning is not None:
         figures["warning"] = warning
-    if as_json:
+    if question.as_json:
         print_json(figures)
         return
     console.print(f"[bold]{asked} = {number(figures[asked])}[/bold]   ({cost.title})")
