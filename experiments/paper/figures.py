@@ -6,7 +6,7 @@ Sections 5.2 to 5.5 of "Privacy Amplification via Random Participation in Federa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -84,13 +84,32 @@ def load_points(path: Path | None) -> dict[str, Any]:
     return points
 
 
-def _terms(kind: type[Analysis], p: float, q: float, d: int, sigma: float) -> Analysis:
-    return kind(Round(p=p, q=q, d=d, noise_multiplier=sigma))
-
-
 def _positive(series: Series) -> Series:
     """Return the points a logarithmic axis can show."""
     return [(x, y) for x, y in series if y > 1e-15]
+
+
+def _draw(
+    figure: Figure,
+    places: Sequence[float],
+    sizes: Sequence[int],
+    value: Callable[[type[Analysis], int, float], float],
+    realised: Callable[[int, float], float],
+    *,
+    baselines: Sequence[type[Analysis]] = _BASELINES,
+) -> Figure:
+    """Draw baselines, and for each size of a client's data the bounds and what is really lost.
+
+    The latter takes long, so it is drawn at every sixth place only.
+    """
+    for kind in baselines:
+        figure.curves[kind.name] = _positive([(x, value(kind, 0, x)) for x in places])
+    for d in sizes:
+        for kind in _COMPARED:
+            series = [(x, value(kind, d, x)) for x in places]
+            figure.curves[f"{kind.name} d={d}"] = _positive(series)
+        figure.curves[f"realised d={d}"] = _positive([(x, realised(d, x)) for x in places[::6]])
+    return figure
 
 
 def epsilon_delta(_: dict[str, Any]) -> Figure:
@@ -102,23 +121,16 @@ def epsilon_delta(_: dict[str, Any]) -> Figure:
         y_label="δ",
         caption=f"The paper's source carries no points for this figure. {_WHY}",
     )
-    span = np.linspace(0, 2.5, 60)
-    for kind in _BASELINES:
-        values = _terms(kind, 0.1, 0.1, 0, 1.0).delta(span)
-        figure.curves[kind.name] = _positive(list(zip(span.tolist(), values.tolist(), strict=True)))
-    for d in (1, 10, 30, 100):
-        for kind in _COMPARED:
-            values = _terms(kind, 0.1, 0.1, d, 1.0).delta(span)
-            series = list(zip(span.tolist(), values.tolist(), strict=True))
-            figure.curves[f"{kind.name} d={d}"] = _positive(series)
-        figure.curves[f"realised d={d}"] = _realised_deltas(d, 1.0, span[::6].tolist())
-    return figure
+    return _draw_deltas(figure, 2.5, (1, 10, 30, 100), sigma=1.0)
 
 
-def _realised_deltas(d: int, sigma: float, epsilons: list[float]) -> Series:
-    certified = _terms(Certified, 0.1, 0.1, d, sigma)
-    return _positive(
-        [(epsilon, realised_delta(certified.round, epsilon)[0]) for epsilon in epsilons]
+def _draw_deltas(figure: Figure, end: float, sizes: Sequence[int], *, sigma: float) -> Figure:
+    return _draw(
+        figure,
+        np.linspace(0, end, 60).tolist(),
+        sizes,
+        lambda kind, d, epsilon: kind(Round(0.1, 0.1, d, sigma)).delta(epsilon),
+        lambda d, epsilon: realised_delta(Round(0.1, 0.1, d, sigma), epsilon)[0],
     )
 
 
@@ -138,25 +150,17 @@ def epsilon_sigma(paper: dict[str, Any]) -> Figure:
         ),
         points={name: [tuple(point) for point in s] for name, s in source["curves"].items()},
     )
-    sigmas = np.geomspace(1.0, 11.3, 25).tolist()
-    for kind in _BASELINES:
-        figure.curves[kind.name] = _positive(
-            [(s, _terms(kind, 0.1, 0.1, 0, s).epsilon(delta)) for s in sigmas]
-        )
-    for d in (1, 10, 30, 100):
-        for kind in _COMPARED:
-            figure.curves[f"{kind.name} d={d}"] = _positive(
-                [(s, _terms(kind, 0.1, 0.1, d, s).epsilon(delta)) for s in sigmas]
-            )
-        figure.curves[f"realised d={d}"] = _positive(
-            [(s, _realised_epsilon(0.1, 0.1, d, s, delta)) for s in sigmas[::6]]
-        )
-    return figure
+    return _draw(
+        figure,
+        np.geomspace(1.0, 11.3, 25).tolist(),
+        (1, 10, 30, 100),
+        lambda kind, d, s: kind(Round(0.1, 0.1, d, s)).epsilon(delta),
+        lambda d, s: _realised_epsilon(Round(0.1, 0.1, d, s), delta),
+    )
 
 
-def _realised_epsilon(p: float, q: float, d: int, sigma: float, delta: float) -> float:
-    certified = _terms(Certified, p, q, d, sigma)
-    return realised_epsilon(certified.round, delta, start=certified.epsilon(delta))[0]
+def _realised_epsilon(round_: Round, delta: float) -> float:
+    return realised_epsilon(round_, delta, start=Certified(round_).epsilon(delta))[0]
 
 
 def delta_sigma(paper: dict[str, Any]) -> Figure:
@@ -175,20 +179,13 @@ def delta_sigma(paper: dict[str, Any]) -> Figure:
         ),
         points={name: _positive([tuple(pt) for pt in s]) for name, s in source["curves"].items()},
     )
-    sigmas = np.linspace(0.5, 2.8, 47).tolist()
-    for kind in _BASELINES:
-        figure.curves[kind.name] = _positive(
-            [(s, _terms(kind, 0.1, 0.1, 0, s).delta(epsilon)) for s in sigmas]
-        )
-    for d in (1, 10, 30, 100):
-        for kind in _COMPARED:
-            figure.curves[f"{kind.name} d={d}"] = _positive(
-                [(s, _terms(kind, 0.1, 0.1, d, s).delta(epsilon)) for s in sigmas]
-            )
-        figure.curves[f"realised d={d}"] = _positive(
-            [(s, realised_delta(Round(0.1, 0.1, d, s), epsilon)[0]) for s in sigmas[::5]]
-        )
-    return figure
+    return _draw(
+        figure,
+        np.linspace(0.5, 2.8, 47).tolist(),
+        (1, 10, 30, 100),
+        lambda kind, d, s: kind(Round(0.1, 0.1, d, s)).delta(epsilon),
+        lambda d, s: realised_delta(Round(0.1, 0.1, d, s), epsilon)[0],
+    )
 
 
 def check_ins(_: dict[str, Any]) -> Figure:
@@ -204,16 +201,7 @@ def check_ins(_: dict[str, Any]) -> Figure:
             f"points nor its settings here, so the check-in curve need not be the paper's. {_WHY}"
         ),
     )
-    span = np.linspace(0, 1.0, 60)
-    for kind in _BASELINES:
-        values = _terms(kind, 0.1, 0.1, 0, 3.0).delta(span)
-        figure.curves[kind.name] = _positive(list(zip(span.tolist(), values.tolist(), strict=True)))
-    for d in (10, 100):
-        for kind in _COMPARED:
-            values = _terms(kind, 0.1, 0.1, d, 3.0).delta(span)
-            series = list(zip(span.tolist(), values.tolist(), strict=True))
-            figure.curves[f"{kind.name} d={d}"] = _positive(series)
-        figure.curves[f"realised d={d}"] = _realised_deltas(d, 3.0, span[::6].tolist())
+    _draw_deltas(figure, 1.0, (10, 100), sigma=3.0)
     prior = check_in_curve(p=0.1, q=0.1, noise_multiplier=3.0)
     figure.curves["random check-ins"] = [(x, y) for x, y in prior if x <= 3]
     return figure
@@ -232,20 +220,14 @@ def p_q_trade_off(paper: dict[str, Any]) -> Figure:
         caption=f"At q = 1 every curve of the paper is WCS. {_WHY}",
         points={name: [tuple(point) for point in s] for name, s in source["curves"].items()},
     )
-    rates = np.geomspace(rate, 1, 25).tolist()
-    for kind in _BASELINES[:2]:
-        figure.curves[kind.name] = [
-            (q, _terms(kind, rate / q, q, 0, sigma).epsilon(delta)) for q in rates
-        ]
-    for d in (2, 30, 1000):
-        for kind in _COMPARED:
-            figure.curves[f"{kind.name} d={d}"] = [
-                (q, _terms(kind, rate / q, q, d, sigma).epsilon(delta)) for q in rates
-            ]
-        figure.curves[f"realised d={d}"] = [
-            (q, _realised_epsilon(rate / q, q, d, sigma, delta)) for q in rates[::6]
-        ]
-    return figure
+    return _draw(
+        figure,
+        np.geomspace(rate, 1, 25).tolist(),
+        (2, 30, 1000),
+        lambda kind, d, q: kind(Round(rate / q, q, d, sigma)).epsilon(delta),
+        lambda d, q: _realised_epsilon(Round(rate / q, q, d, sigma), delta),
+        baselines=_BASELINES[:2],
+    )
 
 
 def sigma_table() -> list[dict[str, object]]:
@@ -257,8 +239,8 @@ def sigma_table() -> list[dict[str, object]]:
             name: least_sigma(kind, p=p, q=q, d=d, epsilon=0.015, delta=1e-6, rounds=1)
             for name, kind in SCHEMES.items()
         }
-        certified = _terms(Certified, p, q, d, sigmas["certified"])
-        sigmas["realised"] = realised_sigma_after(certified.round, 1, 0.015, 1e-6)
+        enough = Round(p, q, d, sigmas["certified"])
+        sigmas["realised"] = realised_sigma_after(enough, 1, 0.015, 1e-6)
         rows.extend(
             {
                 "scenario": scenario,
