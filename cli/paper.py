@@ -63,7 +63,7 @@ def paper(
 @app.command()
 def experiments(
     question: Annotated[
-        str, typer.Argument(help="per-iteration, total-budget or untrusted-price.")
+        str, typer.Argument(help="per-iteration, total-budget, untrusted-price or cap.")
     ],
     data: Annotated[str, typer.Option(help="Name or path of the data.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for figures, tables and page.")],
@@ -77,9 +77,16 @@ def experiments(
     clients: Annotated[
         str, typer.Option(help="Numbers of clients for untrusted-price, comma-separated.")
     ] = "50,200,800,2000",
+    caps: Annotated[
+        str, typer.Option(help="Caps in clip norms for cap, comma-separated; inf for none.")
+    ] = "1,1.5,2,3,5,inf",
     rates: Annotated[
         str, typer.Option(help="Learning rates to choose from, comma-separated.")
     ] = "0.005,0.02,0.08",
+    extend: Annotated[
+        bool,
+        typer.Option("--extend", help="Go beyond these rates until the best lies inside."),
+    ] = False,
     seeds: Annotated[int, typer.Option(help="Trainings per case.")] = 3,
     test_images: Annotated[
         int,
@@ -114,7 +121,9 @@ def experiments(
         epsilons=parse_numbers("epsilons", epsilons),
         delta=delta,
         clients=parse_counts("clients", clients),
+        caps=parse_numbers("caps", caps),
         rates=parse_numbers("rates", rates),
+        extend=extend,
         seeds=seeds,
         test_images=test_images,
         model=model,
@@ -146,6 +155,7 @@ def experiments(
                 "noise": each.case.noise,
                 "budget_epsilon": each.case.epsilon,
                 "clients": each.clients,
+                "cap": each.case.cap,
                 "sigma": each.sigma,
                 "epsilon": each.epsilon,
                 "accuracy": each.mean,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import sys
@@ -27,10 +28,13 @@ def redraw(folder: Path, out: Path) -> None:
     data = re.search(r"^(.*), partition `", page, re.MULTILINE)
     if command is None or data is None:
         raise ValueError(f"{folder / 'README.md'} is not the page of a study.")
-    words = [word for word in shlex.split(command[0]) if word != "--download"]
+    words = [word for word in shlex.split(command[0]) if word not in ("--download", "--extend")]
     question = parse_question(words[3])
     outcomes = read_outcomes(question, folder)
-    study = _study(question, dict(zip(words[4::2], words[5::2], strict=True)), outcomes)
+    study = dataclasses.replace(
+        _study(question, dict(zip(words[4::2], words[5::2], strict=True)), outcomes),
+        extend="--extend" in command[0],
+    )
     draw_page(study, outcomes, out, data=data[1], command=command[0])
 
 
@@ -47,11 +51,19 @@ def _study(question: Question, options: dict[str, str], outcomes: list[Outcome])
         epsilons=tuple(dict.fromkeys(budgets)),
         delta=float(options.get("--delta", Study.delta)),
         clients=tuple(dict.fromkeys(counts)),
-        rates=tuple(outcomes[0].tuning),
+        caps=tuple(dict.fromkeys(each.case.cap for each in outcomes)),
+        rates=_rates(options, outcomes),
         seeds=len(outcomes[0].accuracy),
         test_images=int(options.get("--test-images", Study.test_images)),
         model=options.get("--model", Study.model),
     )
+
+
+def _rates(options: dict[str, str], outcomes: list[Outcome]) -> tuple[float, ...]:
+    stated = options.get("--rates")
+    if stated is None:
+        return tuple(outcomes[0].tuning)
+    return tuple(float(rate) for rate in stated.split(","))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -42,6 +43,8 @@ def draw(study: Study, outcomes: list[Outcome], out: Path) -> dict[str, str]:
     if study.question is Question.UNTRUSTED_PRICE:
         caption = _draw_over_clients(outcomes, out)
         return {"over-clients": f"{caption} ({_seeds(study, outcomes)})."}
+    if study.question is Question.CAP:
+        return {"over-cap": _draw_over_cap(study, outcomes, out)}
     captions: dict[str, str] = {}
     shown = outcomes
     if study.question is Question.TOTAL_BUDGET:
@@ -73,7 +76,7 @@ def draw(study: Study, outcomes: list[Outcome], out: Path) -> dict[str, str]:
 def _seeds(study: Study, outcomes: list[Outcome]) -> str:
     """Say what lies behind a point, and how far it was tuned."""
     text = f"mean of {study.seeds} seeds, bars and bands one standard deviation"
-    edges = sum(study.edge(each.learning_rate) != "" for each in outcomes)
+    edges = sum(each.edge != "" for each in outcomes)
     if edges:
         text += f"; {edges} of {len(outcomes)} learning rates at the edge of those tried"
     return text
@@ -83,7 +86,7 @@ def spent(outcome: Outcome, iteration: int, delta: float) -> float | None:
     """Return the certified ε that a trusted server's training has cost by an iteration."""
     if outcome.sigma == 0:
         return None
-    terms = Certified(Round(p=outcome.p, q=outcome.q, d=outcome.d, noise_multiplier=outcome.sigma))
+    terms = Certified(Round(outcome.p, outcome.q, outcome.d, outcome.sigma, outcome.case.cap))
     return epsilon_after([(terms, iteration)], delta)
 
 
@@ -190,6 +193,40 @@ def _draw_over_clients(outcomes: list[Outcome], out: Path) -> str:
     return (
         "Accuracy over the number of clients at equal ε, d, q and mean batch: the server's one "
         "noise against noise in every client's message, whose sum grows with the number of clients"
+    )
+
+
+def _draw_over_cap(study: Study, outcomes: list[Outcome], out: Path) -> str:
+    figure, axes = new_axes("", "cap on a client's sum, in clip norms", _ACCURACY)
+    places = {cap: index for index, cap in enumerate(sorted(study.caps))}
+    budgets = list(dict.fromkeys(each.case.epsilon for each in outcomes))
+    for index, epsilon in enumerate(budgets):
+        group = [
+            each
+            for each in outcomes
+            if (each.case.scheme, each.case.epsilon) == ("certified", epsilon)
+        ]
+        name = "the paper's (ε, δ) in each iteration" if epsilon is None else f"ε = {epsilon:g}"
+        axes.errorbar(
+            [places[each.case.cap] for each in group],
+            [each.mean for each in group],
+            yerr=[each.spread for each in group],
+            capsize=3,
+            marker=_MARKERS[index % len(_MARKERS)],
+            color=f"C{index}",
+            label=name,
+        )
+    (theirs,) = (each for each in outcomes if each.case.scheme == "paper")
+    axes.axhline(
+        theirs.mean, color=f"C{len(budgets) - 1}", linestyle=":", label="the paper's σ, no cap"
+    )
+    axes.set_xticks(list(places.values()))
+    axes.set_xticklabels(["none" if math.isinf(cap) else f"{cap:g}" for cap in places])
+    _finish(figure, axes, out / "over-cap")
+    return (
+        f"Accuracy after {study.iterations} iterations over the cap, with the noise that the "
+        f"certified bound asks for under it ({_seeds(study, outcomes)}). "
+        f"{_truth(study, outcomes)}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ _QUESTIONS = {
     Question.PER_ITERATION: "every analysis at the paper's budget for each iteration",
     Question.TOTAL_BUDGET: "every analysis at one budget for the whole training",
     Question.UNTRUSTED_PRICE: "what it costs not to trust the server",
+    Question.CAP: "what the cap buys",
 }
 
 
@@ -54,7 +56,7 @@ def draw_page(study: Study, outcomes: list[Outcome], out: Path, *, data: str, co
 {_setting_line(study, outcomes, data)}
 The paper has {setting.clients:,} clients of {setting.d} records at p = {setting.p:g},
 q = {setting.q:g}. Here: model {study.model}, clip norm 1, momentum 0.9. The learning rate is the
-best of {rates} for each line of the table, chosen with one seed
+best of {rates}{_beyond(study)} for each line of the table, chosen with one seed
 on {study.test_images:,} test images that the figures do not use; accuracy is measured on as many
 others.
 
@@ -67,9 +69,9 @@ Redo it (trainings that are there already are not played again):
 **INSECURE:** coins, samples and noise are seeded so that the figures can be redone; models trained
 in this way are not private.
 
-{_table(study, outcomes)}
+{_table(outcomes)}
 
-{_edges(study, outcomes)}
+{_edges(outcomes)}
 {_findings(study, outcomes)}
 
 {pictures}
@@ -77,6 +79,12 @@ Figures behind the pictures: [results.csv](results.csv), [curves.csv](curves.csv
 [learning-rates.csv](learning-rates.csv); every picture is there as SVG, too.
 """
     (out / "README.md").write_text(text)
+
+
+def _beyond(study: Study) -> str:
+    if not study.extend:
+        return ""
+    return ",\nand of further ones in steps of the same width until the best lay inside,\n"
 
 
 def describe(data: Dataset) -> str:
@@ -105,9 +113,9 @@ def _setting_line(study: Study, outcomes: list[Outcome], data: str) -> str:
     )
 
 
-def _edges(study: Study, outcomes: list[Outcome]) -> str:
+def _edges(outcomes: list[Outcome]) -> str:
     """Say which learning rates lie at the edge of those tried; empty if none does."""
-    count = sum(study.edge(each.learning_rate) != "" for each in outcomes)
+    count = sum(each.edge != "" for each in outcomes)
     if not count:
         return ""
     return (
@@ -117,14 +125,14 @@ def _edges(study: Study, outcomes: list[Outcome]) -> str:
     )
 
 
-def _table(study: Study, outcomes: list[Outcome]) -> str:
+def _table(outcomes: list[Outcome]) -> str:
     lines = [
         "| noise by | budget ε | clients | σ | ε that holds | learning rate | accuracy |",
         "|---|---|---|---|---|---|---|",
     ]
     for each in outcomes:
         budget = _budget(each)
-        rate = f"{study.edge(each.learning_rate)}{each.learning_rate:g}"
+        rate = f"{each.edge}{each.learning_rate:g}"
         true = "none" if each.epsilon is None else rounded_up(each.epsilon, 3)
         lines.append(
             f"| {each.case.title} | {budget} | {each.clients:,} | {rounded_up(each.sigma)} | "
@@ -150,6 +158,9 @@ def _sentences(study: Study, outcomes: list[Outcome]) -> Iterator[str]:
     by_case = {(each.case.scheme, each.case.epsilon): each for each in outcomes}
     if study.question is Question.UNTRUSTED_PRICE:
         yield from _price_sentences(outcomes)
+        return
+    if study.question is Question.CAP:
+        yield from _cap_sentences(outcomes)
         return
     for epsilon in dict.fromkeys(each.case.epsilon for each in outcomes):
         if ("certified", epsilon) not in by_case:
@@ -193,3 +204,32 @@ def _price_sentences(outcomes: list[Outcome]) -> Iterator[str]:
             f"a trusted server, {other.mean:.1%} without (σ = "
             f"{rounded_up(other.sigma, 3)} in every message)."
         )
+
+
+def _cap_sentences(outcomes: list[Outcome]) -> Iterator[str]:
+    (theirs,) = (each for each in outcomes if each.case.scheme == "paper")
+    for epsilon in dict.fromkeys(each.case.epsilon for each in outcomes):
+        group = [
+            each
+            for each in outcomes
+            if (each.case.scheme, each.case.epsilon) == ("certified", epsilon)
+        ]
+        best, plain = max(group, key=lambda each: each.mean), group[-1]
+        where = "each iteration's budget" if epsilon is None else f"ε = {epsilon:g}"
+        sentence = (
+            f"At {where}: {plain.mean:.1%} without a cap (σ = {rounded_up(plain.sigma, 3)}), "
+            f"at most {best.mean:.1%} with {_cap_name(best)} (σ = {rounded_up(best.sigma, 3)})."
+        )
+        if epsilon is None:
+            near = min(group, key=lambda each: abs(each.sigma - theirs.sigma))
+            sentence += (
+                f" The paper's σ = {rounded_up(theirs.sigma, 3)} without a cap reaches "
+                f"{theirs.mean:.1%}, but costs ε = {rounded_up(theirs.epsilon or 0.0, 3)}; "
+                f"{_cap_name(near)} needs σ = {rounded_up(near.sigma, 3)}, costs "
+                f"ε = {rounded_up(near.epsilon or 0.0, 3)} by a proof, and reaches {near.mean:.1%}."
+            )
+        yield sentence
+
+
+def _cap_name(outcome: Outcome) -> str:
+    return "no cap" if math.isinf(outcome.case.cap) else f"cap {outcome.case.cap:g}"

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -35,6 +36,8 @@ class Question(StrEnum):
     """Every analysis meets one budget for the whole training."""
     UNTRUSTED_PRICE = "untrusted-price"
     """The same ε for all clients, noise added by the server or by every client."""
+    CAP = "cap"
+    """The certified noise under caps on clients' sums, for total budgets and the paper's."""
 
 
 def parse_question(text: str) -> Question:
@@ -60,7 +63,10 @@ class Study:
         epsilons: Total budgets.
         delta: Their δ.
         clients: Numbers of clients, for the price of mistrust.
+        caps: Caps on a client's sum in clip norms, ∞ for none, for the study of the cap.
         rates: Learning rates to choose from.
+        extend: Whether a case whose best rate lies at the edge of those tried tries the next one
+            beyond, and so on until it lies inside.
         seeds: Trainings of each kind.
         test_images: How many measure accuracy; as many others choose the learning rate.
         model: The model.
@@ -76,7 +82,9 @@ class Study:
     epsilons: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
     delta: float = 1e-5
     clients: tuple[int, ...] = ()
+    caps: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0, 5.0, math.inf)
     rates: tuple[float, ...] = (0.005, 0.02, 0.08)
+    extend: bool = False
     seeds: int = 3
     test_images: int = 2000
     model: str = "paper-cnn"
@@ -100,6 +108,10 @@ class Study:
             raise UserError("epsilons must name at least one budget.")
         if self.question is Question.UNTRUSTED_PRICE and not self.clients:
             raise UserError("clients must name at least one number of clients.")
+        if self.question is Question.CAP and not self.caps:
+            raise UserError("caps must name at least one cap.")
+        if self.extend and len(set(self.rates)) == 1:
+            raise UserError("rates must name at least two learning rates to go beyond them.")
         for case in self.cases():
             self.request(case, self.rates[0], 0)
 
@@ -113,6 +125,15 @@ class Study:
                 Case(scheme=NO_SCHEME),
                 *(Case(scheme=name, epsilon=value) for value in self.epsilons for name in private),
             ]
+        if self.question is Question.CAP:
+            return [
+                *(
+                    Case(scheme="certified", epsilon=value, cap=cap)
+                    for value in (*self.epsilons, None)
+                    for cap in self.caps
+                ),
+                Case(scheme="paper"),
+            ]
         models = (Mode.TRUSTED, Mode.UNTRUSTED)
         return [
             Case(scheme="certified", epsilon=value, noise=noise, clients=count)
@@ -121,14 +142,17 @@ class Study:
             for count in self.clients
         ]
 
-    def edge(self, rate: float) -> str:
-        """Return a mark for a learning rate at the edge of those tried, which may not be the best.
+    def beyond(self, tried: Iterable[float], best: float) -> float | None:
+        """Return the learning rate to try next, if the best of those tried lies at their edge.
 
-        Nothing can be said where only one was tried.
+        Steps are as wide as those of the study's own rates.
         """
-        if len(set(self.rates)) == 1:
-            return ""
-        return {min(self.rates): "≤ ", max(self.rates): "≥ "}.get(rate, "")
+        rates = sorted(set(self.rates))
+        if best == min(tried):
+            return float(f"{best * rates[0] / rates[1]:.3g}")
+        if best == max(tried):
+            return float(f"{best * rates[-1] / rates[-2]:.3g}")
+        return None
 
     def request(self, case: Case, rate: float, seed: int) -> Request:
         """Return one training of the study."""
@@ -144,6 +168,7 @@ class Study:
             total_epsilon=case.epsilon,
             noise=case.noise,
             clients=case.clients,
+            cap=case.cap,
             model=self.model,
             learning_rate=rate,
             evaluate_every=_interval(self.iterations),
@@ -160,12 +185,14 @@ class Case:
         epsilon: The budget; None for the paper's per iteration, or without privacy.
         noise: Who adds noise.
         clients: Number of clients; None for as many as the data makes.
+        cap: Cap on a client's sum in clip norms; ∞ for none.
     """
 
     scheme: str
     epsilon: float | None = None
     noise: Noise = Mode.TRUSTED
     clients: int | None = None
+    cap: float = math.inf
 
     @property
     def title(self) -> str:
@@ -175,6 +202,8 @@ class Case:
         if self.scheme == NO_SCHEME:
             return "no privacy"
         why = "" if self.holds else " (not an upper bound)"
+        if math.isfinite(self.cap):
+            why = f", cap {self.cap:g}"
         return "cs (the ideal)" if self.scheme == CentralShuffling.name else self.scheme + why
 
     @property

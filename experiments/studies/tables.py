@@ -37,7 +37,7 @@ Row = dict[str, str]
 
 def _outcome(question: Question, row: Row, curves: list[Row], rates: list[Row]) -> Outcome:
     def own(rows: list[Row]) -> list[Row]:
-        key = ("scheme", "noise", "budget_epsilon", "clients")
+        key = ("scheme", "noise", "budget_epsilon", "clients", "cap")
         return [each for each in rows if all(each[name] == row[name] for name in key)]
 
     seeds, clients = int(row["seeds"]), int(row["clients"])
@@ -47,6 +47,7 @@ def _outcome(question: Question, row: Row, curves: list[Row], rates: list[Row]) 
             epsilon=_maybe(row["budget_epsilon"]),
             noise=parse_noise(row["noise"]),
             clients=clients if question is Question.UNTRUSTED_PRICE else None,
+            cap=float(row["cap"]),
         ),
         learning_rate=float(row["learning_rate"]),
         tuning={
@@ -84,6 +85,7 @@ def _result_rows(outcomes: list[Outcome]) -> Iterator[dict[str, object]]:
             "noise": each.case.noise,
             "budget_epsilon": each.case.epsilon,
             "clients": each.clients,
+            "cap": each.case.cap,
             "p": each.p,
             "q": each.q,
             "d": each.d,
@@ -104,6 +106,7 @@ def _curve_rows(study: Study, outcomes: list[Outcome]) -> Iterator[dict[str, obj
                 "noise": each.case.noise,
                 "budget_epsilon": each.case.epsilon,
                 "clients": each.clients,
+                "cap": each.case.cap,
                 "iteration": iteration,
                 "epsilon_spent": spent(each, iteration, study.delta),
                 "accuracy_mean": round(statistics.fmean(values), 5),
@@ -119,6 +122,7 @@ def _tuning_rows(outcomes: list[Outcome]) -> Iterator[dict[str, object]]:
                 "noise": each.case.noise,
                 "budget_epsilon": each.case.epsilon,
                 "clients": each.clients,
+                "cap": each.case.cap,
                 "learning_rate": rate,
                 "accuracy_on_tuning_images": accuracy,
                 "chosen": rate == each.learning_rate,

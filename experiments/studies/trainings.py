@@ -24,6 +24,9 @@ from coinflower.experiments.studies.studies import Case, Study, training_key
 from coinflower.learning import Dataset
 from coinflower.server.checkpoint import write_atomically
 
+_MOST_RATES = 12
+"""Beyond so many learning rates a best one is not looked for: nothing is learnt at any of them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -56,6 +59,16 @@ class Outcome:
     d: int
 
     @property
+    def edge(self) -> str:
+        """A mark for a learning rate at the edge of those tried, which may not be the best.
+
+        Nothing can be said where only one was tried.
+        """
+        if len(self.tuning) == 1:
+            return ""
+        return {min(self.tuning): "≤ ", max(self.tuning): "≥ "}.get(self.learning_rate, "")
+
+    @property
     def mean(self) -> float:
         """Mean final accuracy."""
         return statistics.fmean(self.accuracy)
@@ -76,8 +89,9 @@ def play(
 ) -> list[Outcome] | None:
     """Play a study's trainings and return what each case came to.
 
-    First every learning rate with the first seed, then the best one with the others. Each training
-    is kept in ``folder`` when it ends, so that a stopped study continues where it was.
+    First every learning rate with the first seed, and rates beyond if the study extends them; then
+    the best one with the other seeds. Each training is kept in ``folder`` when it ends, so that a
+    stopped study continues where it was.
 
     Args:
         study: The study.
@@ -96,28 +110,39 @@ def play(
     cases = study.cases()
     _require_possible(study)
     folder.mkdir(parents=True, exist_ok=True)
-    everything = len(cases) * (len(study.rates) + study.seeds - 1)
-    tuning = [study.request(case, rate, 0) for case in cases for rate in study.rates]
-    count = 0
     results: dict[Request, dict[str, Any]] = {}
-    for request, result in _played(tuning, study, folder, workers, stopped):
-        results[request] = result
-        progress(count := count + 1, everything)
-    if len(results) < len(tuning):
-        return None
-    best = {
-        case: max(
-            study.rates, key=lambda rate: results[study.request(case, rate, 0)]["tuning_accuracy"]
-        )
-        for case in cases
-    }
+
+    def played(requests: list[Request], later: int) -> bool:
+        """Play what is missing, and tell how many there are and will be; whether all was played."""
+        everything = len(results) + len(requests) + later
+        for request, result in _played(requests, study, folder, workers, stopped):
+            results[request] = result
+            progress(len(results), everything)
+        return all(request in results for request in requests)
+
+    seeds = len(cases) * (study.seeds - 1)
+    rates = {case: list(study.rates) for case in cases}
+    asked = [study.request(case, rate, 0) for case in cases for rate in study.rates]
+    while asked:
+        if not played(asked, seeds):
+            return None
+        best = {
+            case: max(
+                tried,
+                key=lambda rate: results[study.request(case, rate, 0)]["tuning_accuracy"],
+            )
+            for case, tried in rates.items()
+        }
+        asked = []
+        for case, tried in rates.items() if study.extend else ():
+            further = study.beyond(tried, best[case])
+            if further is not None and len(tried) < _MOST_RATES:
+                tried.append(further)
+                asked.append(study.request(case, further, 0))
     more = [study.request(case, best[case], seed) for case in cases for seed in _later(study)]
-    for request, result in _played(more, study, folder, workers, stopped):
-        results[request] = result
-        progress(count := count + 1, everything)
-    if len(results) < len(tuning) + len(more):
+    if not played(more, 0):
         return None
-    return [_outcome(study, case, best[case], results) for case in cases]
+    return [_outcome(study, case, best[case], sorted(rates[case]), results) for case in cases]
 
 
 def _require_possible(study: Study) -> None:
@@ -138,10 +163,14 @@ def _later(study: Study) -> range:
 
 
 def _outcome(
-    study: Study, case: Case, rate: float, results: dict[Request, dict[str, Any]]
+    study: Study,
+    case: Case,
+    rate: float,
+    tried: list[float],
+    results: dict[Request, dict[str, Any]],
 ) -> Outcome:
     runs = [results[study.request(case, rate, seed)] for seed in (0, *_later(study))]
-    first = {each: results[study.request(case, each, 0)] for each in study.rates}
+    first = {each: results[study.request(case, each, 0)] for each in tried}
     return Outcome(
         case=case,
         learning_rate=rate,

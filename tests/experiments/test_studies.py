@@ -2,6 +2,8 @@
 
 import csv
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,9 +139,60 @@ def test_learning_rates_at_the_edge_of_those_tried_are_marked(outcomes, tmp_path
     assert "standard deviation; 6 of 6 learning rates at the edge of those tried" in page
 
 
-def test_a_learning_rate_between_others_is_not_marked():
-    middle = study(Question.TOTAL_BUDGET, rates=(0.01, 0.1, 1.0))
-    assert [middle.edge(rate) for rate in middle.rates] == ["≤ ", "", "≥ "]
+def test_a_learning_rate_between_others_is_not_marked(outcomes):
+    tuning = {0.01: 0.1, 0.1: 0.2, 1.0: 0.3}
+    marks = [replace(outcomes[0], tuning=tuning, learning_rate=rate).edge for rate in tuning]
+    assert marks == ["≤ ", "", "≥ "]
+
+
+def test_rates_beyond_are_tried_until_the_best_lies_inside(tmp_path, monkeypatch):
+    best = {"certified": 20.0, "paper": 0.1}
+    steps = []
+
+    def learn(request, _test_images, _path):
+        away = abs(math.log(request.learning_rate / best[request.scheme]))
+        return {
+            **{"tuning_accuracy": -away, "accuracy": 0.5, "sigma": 1.0, "epsilon": 1.0},
+            **{"clients": 3, "curve": {"4": 0.5}, "p": 0.1, "q": 0.1, "d": 30},
+        }
+
+    def play_here(requests, study, folder, workers, stopped):
+        return ((request, learn(request, 0, folder)) for request in requests)
+
+    monkeypatch.setattr("coinflower.experiments.studies.trainings._played", play_here)
+    asked = study(
+        Question.CAP, caps=(2.0, math.inf), rates=(0.1, 0.2, 0.4), extend=True, iterations=4
+    )
+    found = play(asked, tmp_path, workers=1, progress=lambda done, of: steps.append((done, of)))
+    for outcome in found:
+        assert outcome.edge == ""
+        assert abs(math.log(outcome.learning_rate / best[outcome.case.scheme])) < math.log(2)
+        assert list(outcome.tuning) == sorted(outcome.tuning)
+    assert steps[-1][0] == steps[-1][1]
+    assert [done for done, _ in steps] == list(range(1, len(steps) + 1))
+
+
+def test_the_cap_is_studied_at_every_budget_and_beside_the_papers_noise():
+    cases = study(Question.CAP, epsilons=(1.0, 2.0), caps=(1.5, math.inf)).cases()
+    assert {(case.epsilon, case.cap) for case in cases if case.scheme == "certified"} == {
+        (epsilon, cap) for epsilon in (1.0, 2.0, None) for cap in (1.5, math.inf)
+    }
+    assert cases[-1] == Case(scheme="paper")
+
+
+def test_the_page_of_the_cap_compares_it_with_none_and_with_the_papers_noise(tmp_path):
+    asked = study(Question.CAP, caps=(1.5, math.inf), seeds=1)
+    found = play(asked, tmp_path / "kept", workers=1)
+    noise = {(each.case.epsilon, each.case.cap): each.sigma for each in found[:-1]}
+    for epsilon in (2.0, None):
+        assert noise[epsilon, 1.5] < noise[epsilon, math.inf]
+    write_page(asked, found, tmp_path, data="digits", command="coinflower …")
+    page = (tmp_path / "README.md").read_text()
+    assert "| certified, cap 1.5 | 2 |" in page
+    assert "- At ε = 2: " in page
+    assert "The paper's σ = " in page
+    assert (tmp_path / "over-cap.png").stat().st_size > 1000
+    assert [each.case for each in read_outcomes(Question.CAP, tmp_path)] == asked.cases()
 
 
 def test_what_csv_files_hold_is_read_again(outcomes, tmp_path):
