@@ -5,8 +5,8 @@ and register nodes) and the Runtime API on one port. The gateway is the only thi
 sees of it. It judges the request line as it arrived, before any decoding or normalising, so that an
 encoded slash or a dot segment is simply another path, and another path is not served.
 
-``python -m coinflower.deploy.gateway.config`` prints the configuration of the container image
-(``deploy/gateway/nginx.conf``).
+Its configuration is made from ``nginx.conf.jinja``; ``python -m coinflower.deploy.gateway.config``
+prints that of the container image (``deploy/gateway/nginx.conf``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from pathlib import Path, PurePosixPath
+
+from jinja2 import StrictUndefined, Template
 
 from coinflower.accounting.errors import UserError
 from coinflower.protocol.terms import Terms
@@ -28,170 +30,6 @@ _LEAST_BODY = 1 << 20
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 _UNSAFE_IN_PATH = re.compile(r'[\x00-\x1f\x7f"\\$]')
-
-_TEMPLATE = """\
-# Made by deploy/gateway/config.py; edit that, not this.
-daemon off;
-worker_processes 2;
-# A connection that is passed on takes two, and a body that is still arriving one more.
-worker_rlimit_nofile 8192;
-pid "{folder}/nginx.pid";
-error_log stderr warn;
-
-events {{
-    worker_connections 2048;
-}}
-
-http {{
-    # Only the request line, without its query, is logged: no bodies, no keys, no signatures.
-    map $request_uri $path {{
-        "~^(?<before_query>[^?]*)" $before_query;
-    }}
-    log_format plain '$time_iso8601 $remote_addr $request_method "$path" $status '
-                     'in=$request_length out=$bytes_sent seconds=$request_time '
-                     'upstream=$upstream_status tls=$ssl_protocol';
-    # What every node asks several times a second is told only if it went wrong; of what comes too
-    # often, is garbage or never ends, an example: no stranger fills the disk with lines.
-    split_clients $request_id $example {{
-        0.1% 1;
-        * 0;
-    }}
-    map "$limit_req_status $limit_conn_status $status $path" $worth_a_line {{
-        default 1;
-        "~REJECTED" $example;
-        "~^[^ ]* [^ ]* 4(00|08) " $example;
-        "~ 200 (/v1/fleet/(pull-messages|send-node-heartbeat)|/health)$" 0;
-    }}
-    access_log {access_log} plain if=$worth_a_line;
-
-    client_body_temp_path "{folder}/body";
-    proxy_temp_path "{folder}/proxy";
-    fastcgi_temp_path "{folder}/fastcgi";
-    uwsgi_temp_path "{folder}/uwsgi";
-    scgi_temp_path "{folder}/scgi";
-
-    server_tokens off;
-    default_type text/plain;
-    types {{ }}
-
-    # A client's answer is one body as large as the model.
-    {body_limit}
-    client_body_buffer_size 256k;
-    client_header_buffer_size 1k;
-    large_client_header_buffers 4 8k;
-
-    # A client that dawdles loses its connection, and its memory is given back at once.
-    client_header_timeout 10s;
-    client_body_timeout 10s;
-    send_timeout 30s;
-    keepalive_timeout 30s;
-    keepalive_requests 10000;
-    reset_timedout_connection on;
-
-    # A node asks a few times a second, and some twenty times in a row around a message. Several
-    # nodes may share an address. A node takes 503 for "try again later".
-    limit_req_zone $binary_remote_addr zone=requests:4m rate=300r/s;
-    limit_req zone=requests burst=600 nodelay;
-    limit_conn_zone $binary_remote_addr zone=connections:4m;
-    limit_conn connections 128;
-    # Every one would be a line of the error log, which has no examples.
-    limit_req_log_level info;
-    limit_conn_log_level info;
-    # What is not served is answered all the same, and told as long as it is rare.
-    limit_req_zone $binary_remote_addr zone=strangers:4m rate=1r/s;
-
-    # $request_uri is what was sent, not decoded, not normalised, with its query.
-    map "$request_method $request_uri" $verdict {{
-        default not-here;
-        "~^POST /v1/fleet/[a-z]+(-[a-z]+)*$" pass;
-        "~^GET /health$" pass;
-        "~^[^ ]+ /v1/fleet/[a-z]+(-[a-z]+)*$" not-so;
-        "~^[^ ]+ /health$" not-so;
-    }}
-{upstream_block}
-    server {{
-        listen {listen} ssl;
-        server_name _;
-
-        ssl_certificate "{certificate}";
-        ssl_certificate_key "{key}";
-        ssl_protocols TLSv1.2 TLSv1.3;
-        ssl_ciphers ECDHE+AESGCM:ECDHE+CHACHA20;
-        ssl_session_cache shared:sessions:2m;
-        ssl_session_tickets off;
-
-        # A plain "return" would come before the limits.
-        if ($verdict = not-here) {{ rewrite ^ /not-here last; }}
-        if ($verdict = not-so) {{ rewrite ^ /not-so last; }}
-
-        location = /not-here {{
-            internal;
-            limit_req zone=strangers burst=60 nodelay;
-            limit_req_status 404;
-            try_files /dev/null/none =404;
-        }}
-
-        location = /not-so {{
-            internal;
-            limit_req zone=strangers burst=60 nodelay;
-            limit_req_status 405;
-            try_files /dev/null/none =405;
-        }}
-
-        location / {{
-            proxy_pass {scheme}://{target};
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            # What a client calls the server is nothing to the SuperLink.
-            proxy_set_header Host superlink;
-            proxy_set_header X-Forwarded-For $remote_addr;
-            proxy_set_header X-Forwarded-Proto https;
-            # Slow senders are the gateway's burden: the SuperLink gets whole requests only, and
-            # large answers are not parked on disk.
-            proxy_request_buffering on;
-            proxy_buffering on;
-            proxy_buffers 16 64k;
-            proxy_buffer_size 64k;
-            proxy_busy_buffers_size 128k;
-            proxy_max_temp_file_size 0;
-            proxy_connect_timeout 5s;
-            proxy_send_timeout 60s;
-            proxy_read_timeout 60s;
-            proxy_next_upstream off;
-            proxy_redirect off;
-            proxy_intercept_errors off;
-{proxy_tls}        }}
-    }}
-}}
-"""
-
-# The SuperLink closes idle connections after 5 s; the gateway must be the first to let go.
-_UPSTREAM = """
-    upstream superlink {{
-        server {upstream};
-        keepalive 32;
-        keepalive_timeout 3s;
-    }}
-"""
-
-# A name that is looked up again and again: a container gets a new address when it is replaced.
-_RESOLVED = """
-    resolver {resolver} valid=5s ipv6=off;
-    resolver_timeout 3s;
-    map $request_method $superlink {{
-        default "{upstream}";
-    }}
-"""
-
-_PROXY_TLS = """\
-            proxy_ssl_verify on;
-            proxy_ssl_verify_depth 2;
-            proxy_ssl_trusted_certificate "{ca}";
-            proxy_ssl_name {name};
-            proxy_ssl_server_name on;
-            proxy_ssl_protocols TLSv1.2 TLSv1.3;
-            proxy_ssl_session_reuse on;
-"""
 
 
 def render_config(
@@ -233,29 +71,35 @@ def render_config(
     """
     _require_address("listen", listen)
     host = _require_address("upstream", upstream)
-    proxy_tls = ""
     if upstream_ca is not None:
-        name = host if upstream_name is None else upstream_name
-        _require_dns_name(name)
-        proxy_tls = _PROXY_TLS.format(ca=_path("upstream_ca", upstream_ca), name=name)
-    block, target = _UPSTREAM.format(upstream=upstream), "superlink"
+        upstream_name = host if upstream_name is None else upstream_name
+        _require_dns_name(upstream_name)
     if resolver is not None:
         ipaddress.ip_address(resolver)
-        block, target = _RESOLVED.format(resolver=resolver, upstream=upstream), "$superlink"
-    return _TEMPLATE.format(
-        listen=listen,
-        certificate=_path("certificate", certificate),
-        key=_path("key", key),
-        folder=_path("runtime_folder", runtime_folder),
-        access_log=f'"{_path("access_log", access_log)}"',
-        scheme="http" if upstream_ca is None else "https",
-        target=target,
-        upstream_block=block,
-        proxy_tls=proxy_tls,
-        body_limit=f'include "{_path("certificate", certificate.with_name(LIMITS))}";'
-        if largest_body is None
-        else render_limit(largest_body),
+    paths = {
+        "certificate": certificate,
+        "key": key,
+        "upstream_ca": upstream_ca,
+        "runtime_folder": runtime_folder,
+        "access_log": access_log,
+        "limits": certificate.with_name(LIMITS),
+    }
+    template = Template(
+        (Path(__file__).parent / "nginx.conf.jinja").read_text(),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
     )
+    made: str = template.render(
+        listen=listen,
+        upstream=upstream,
+        upstream_name=upstream_name,
+        resolver=resolver,
+        limit=None if largest_body is None else render_limit(largest_body),
+        **{name: path and _path(name, path) for name, path in paths.items()},
+    )
+    return made
 
 
 def largest_body(terms: Terms) -> int:
