@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -13,10 +14,12 @@ from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.ledger.errors import LedgerError
+from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_up
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.deploy.terminal import say
+from coinflower.protocol.policy import load_policy
 
 _EPSILON_SECONDS = 2.0
 
@@ -29,6 +32,7 @@ class LiveView:
         console: Where to draw.
         quiet: Draw nothing.
         clock: Seconds, for the time left.
+        spent: ε of the client with most records; by default as its ledger says.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class LiveView:
         *,
         quiet: bool,
         clock: Callable[[], float] = time.monotonic,
+        spent: Callable[[], float] | None = None,
     ) -> None:
         self._cluster = cluster
         self._console = console
@@ -57,9 +62,9 @@ class LiveView:
         self._refusals = ""
         # Where everybody always answers, nobody but the clients knows who takes part.
         self._who = "asked" if cluster.terms.mode.answers_always else "took part"
+        self._spent = spent or _spent_by_the_largest(cluster)
         self._epsilon = 0.0
         self._epsilon_at = -math.inf
-        self._epsilon_round = 0
 
     def __enter__(self) -> LiveView:
         if not self._quiet and self._console.is_terminal:
@@ -108,20 +113,27 @@ class LiveView:
         )
         if not self._cluster.terms.mode.is_private:
             return line + "NO PRIVACY"
-        return line + self._largest_epsilon(last["round"])
+        return line + self._largest_epsilon()
 
-    def _largest_epsilon(self, round_: int) -> str:
-        """Return ε of the largest client; recomputed every other second."""
+    def _largest_epsilon(self) -> str:
+        """Return ε of the largest client; read every other second."""
         if self._clock() - self._epsilon_at > _EPSILON_SECONDS:
-            from coinflower.protocol.policy import load_policy
+            self._epsilon_at = self._clock()
+            with contextlib.suppress(LedgerError):  # a view must not end a run; it asks again
+                self._epsilon = self._spent()
+        return f"largest ε {rounded_up(self._epsilon)}"
 
-            sizes = [load_policy(path).declared_size for path in self._cluster.policies]
-            cost = self._cluster.terms.round_cost(max(sizes))
-            assert cost is not None
-            self._epsilon = epsilon_after([(cost, round_)], self._cluster.delta)
-            self._epsilon_at, self._epsilon_round = self._clock(), round_
-        behind = "" if self._epsilon_round == round_ else f" after round {self._epsilon_round}"
-        return f"largest ε {rounded_up(self._epsilon)}{behind}"
+
+def _spent_by_the_largest(cluster: Cluster) -> Callable[[], float]:
+    """Return a question to the ledger of the client with most records, for none loses more."""
+    sizes = [load_policy(path).declared_size for path in cluster.policies]
+    path = cluster.ledger(sizes.index(max(sizes)))
+
+    def spent() -> float:
+        with Ledger.open(path, read_only=True) as ledger:
+            return ledger.spent(cluster.delta)
+
+    return spent
 
 
 def _warnings(refusals: str) -> list[Text]:

@@ -9,6 +9,7 @@ from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.charts import Axis, Line, line_chart
 from coinflower.accounting.ledger.entries import EntryKind
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.ledger.statement import Statement
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.protocol.policy import load_policy
@@ -26,6 +27,8 @@ class ClientRecord:
         name: Its name.
         records: Declared size.
         coins: Its coins by round, of every round charged.
+        experiments: The experiment of each of them.
+        stated: What its ledger adds up to.
         cost: What a round costs; None without privacy.
         epsilon: What its ledger says was spent; None without privacy.
         budget: What its policy allows.
@@ -35,6 +38,8 @@ class ClientRecord:
     name: str
     records: int
     coins: dict[int, bool]
+    experiments: Sequence[str]
+    stated: Statement
     cost: Analysis | None
     epsilon: float | None
     budget: float
@@ -56,6 +61,8 @@ def read_client(cluster: Cluster, index: int) -> ClientRecord:
             name=f"client-{index}",
             records=policy.declared_size,
             coins={entry.round: bool(entry.coin) for entry in charges if entry.round is not None},
+            experiments=[entry.experiment for entry in charges],
+            stated=stated,
             cost=cluster.terms.round_cost(policy.declared_size),
             epsilon=stated.spent if private else None,
             budget=policy.budget.epsilon,
@@ -72,8 +79,7 @@ def epsilon_figure(clients: Sequence[ClientRecord], delta: float) -> Figure:
     common = budgets.pop() if len(budgets) == 1 else None
     lines = []
     for client in shown:
-        assert client.cost is not None
-        points = epsilon_points(list(client.coins), client.cost, delta)
+        points = epsilon_points(client.stated, list(client.coins), client.experiments)
         if common is None:
             points = [(at, client.share(value)) for at, value in points]
         kind = "main" if client is ranked[-1] else "faint"

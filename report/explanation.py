@@ -12,7 +12,7 @@ from coinflower.accounting.composition.compose import Rounds, merged
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.prices import Prices
-from coinflower.accounting.ledger.statement import Statement
+from coinflower.accounting.ledger.statement import Statement, Statements
 from coinflower.accounting.ledger.stops import name_of
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
@@ -67,12 +67,13 @@ class Explanation(Statement):
 
 def explain_ledger(ledger: Ledger, delta: float, budget: Budget | None = None) -> Explanation:
     """Work out what a ledger's entries mean at a δ."""
-    stated = ledger.statement(delta, budget)
+    statements = Statements(ledger.prices)
+    stated = statements.statement(ledger.tallies(), delta, budget)
     charged = [(tally.terms, tally.charged) for tally in stated.tallies]
     return Explanation(
         **vars(stated),
         data_set=ledger.data_set,
-        guessing_chance=guessing_chance(charged, stated.spent, delta),
+        guessing_chance=guessing_chance(statements.total_variation(stated), stated.spent, delta),
         detection_rate=detection_rate(FALSE_ALARMS, stated.spent, delta),
         groups=[
             GroupLoss(records=records, epsilon=losses[0], delta=losses[1])

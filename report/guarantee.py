@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClientSampling
 from coinflower.accounting.analyses.certified import Certified
-from coinflower.accounting.composition.compose import Rounds, delta_after, merged
 from coinflower.accounting.composition.tightness import realised_epsilon_after
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.protocol.modes import Mode
@@ -90,16 +89,14 @@ def tightness(cost: Analysis, rounds: int, epsilon: float, delta: float) -> str:
     )
 
 
-def guessing_chance(rounds: Rounds, epsilon: float, delta: float) -> float:
+def guessing_chance(total_variation: float, epsilon: float, delta: float) -> float:
     """Return a bound on how often an adversary guesses right whether a record was in the data.
 
     It knows everything else and finds both cases equally likely beforehand. Its chance is
     (1 + TV)/2 with the total variation TV = δ(0); (ε, δ) alone gives (e^ε + δ)/(1 + e^ε).
     """
-    if not merged(rounds):
-        return 0.5
     by_pair = (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
-    return min(by_pair, (1 + delta_after(rounds, 0.0)) / 2, 1.0)
+    return min(by_pair, (1 + total_variation) / 2, 1.0)
 
 
 def detection_rate(false_alarms: float, epsilon: float, delta: float) -> float:

@@ -12,9 +12,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.charts import Axis, Line, Point, binned, line_chart
-from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.ledger.prices import Prices
+from coinflower.accounting.ledger.statement import Statement as LedgerStatement
+from coinflower.accounting.ledger.statement import Statements
 from coinflower.accounting.rounding import rounded_up
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
@@ -170,22 +171,23 @@ def took_part_caption(p: float) -> str:
     return "Clients whose coin said yes." if p < 1 else "All that were there: p = 1."
 
 
-def epsilon_points(charged: Sequence[int], cost: Analysis, delta: float) -> list[Point]:
+def epsilon_points(
+    stated: LedgerStatement, rounds: Sequence[int], experiments: Sequence[str]
+) -> list[Point]:
     """Return ε over the rounds that a client was charged for.
 
     Args:
-        charged: Their numbers.
-        cost: What one of them costs.
-        delta: At this δ.
+        stated: What all of them add up to.
+        rounds: Their numbers, in the order of the charges.
+        experiments: The experiment of each.
 
     Returns:
         Pairs of round and ε, first and last charge included, evenly spaced between.
     """
-    rounds = sorted(charged)
-    counts = {round(len(rounds) * share / _POINTS_A_CURVE) for share in range(_POINTS_A_CURVE + 1)}
-    return [(0.0, 0.0)] + [
-        (float(rounds[count - 1]), epsilon_after([(cost, count)], delta))
-        for count in sorted(counts - {0} | {1} if rounds else ())
+    points = Statements(Prices()).curve(stated, experiments, most_points=_POINTS_A_CURVE)
+    return [
+        (float(rounds[point.rounds - 1]) if point.rounds else 0.0, point.epsilon)
+        for point in points
     ]
 
 

@@ -9,6 +9,9 @@ from typing import Any
 from coinflower.accounting.analyses.baselines import CentralShuffling
 from coinflower.accounting.analyses.names import scheme_class
 from coinflower.accounting.charts import Axis, Line, line_chart
+from coinflower.accounting.ledger.entries import Tally
+from coinflower.accounting.ledger.prices import Prices
+from coinflower.accounting.ledger.statement import Statements
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.simulation import Curve, read_state
@@ -130,8 +133,17 @@ def _counts(curve: Curve, results: dict[str, Any]) -> list[Figure]:
 
 
 def _epsilon_figure(results: dict[str, Any]) -> Figure:
-    cost = scheme_class(results["analysis"])(_round(results))
-    points = epsilon_points(range(1, results["iterations"] + 1), cost, results["delta"])
+    played, name = results["iterations"], results["scenario"]
+    tally = Tally(
+        experiment=name,
+        terms=scheme_class(results["analysis"])(_round(results)),
+        reserved_rounds=played,
+        charged=played,
+        joined=0,
+        secure=not results["insecure"],
+    )
+    stated = Statements(Prices()).statement([tally], results["delta"])
+    points = epsilon_points(stated, range(1, played + 1), [name] * played)
     title = "ε of the largest client over iterations"
     svg = line_chart(
         title,

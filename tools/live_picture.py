@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.cli.live_view import LiveView
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.protocol.policy import load_policy
@@ -39,7 +40,16 @@ def draw(folder: Path, picture: Path, *, share: float = 0.66) -> None:
     shown = metrics[: max(1, round(share * len(metrics)))]
     now = 0.0
     console = Console(record=True, width=_WIDTH, file=io.StringIO())
-    view = LiveView(cluster, console, quiet=False, clock=lambda: now)
+    sizes = [load_policy(path).declared_size for path in cluster.policies]
+    cost = cluster.terms.round_cost(max(sizes))
+    assert cost is not None
+    view = LiveView(
+        cluster,
+        console,
+        quiet=False,
+        clock=lambda: now,
+        spent=lambda: epsilon_after([(cost, row["round"])], cluster.delta),
+    )
     for count, row in enumerate(shown, start=1):
         now += row["seconds"]
         panel = view.panel(shown[:count])

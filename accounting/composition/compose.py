@@ -95,14 +95,15 @@ def _bounded(value: float, most: float = math.inf) -> float:
     return float(value) if value <= most else most
 
 
-def delta_after(rounds: Rounds, epsilon: float) -> float:
-    """Return an upper bound on δ at ``epsilon`` after all the rounds."""
+def delta_after(rounds: Rounds, epsilon: float, *, past: Past | None = None) -> float:
+    """Return an upper bound on δ at ``epsilon`` after all the rounds, and what was before."""
     validation.require_epsilon(epsilon)
-    groups = merged(rounds)
+    groups = _with_past(merged(rounds), past)
     if not groups:
         return 0.0
-    if groups[0][1] == len(groups) == 1:
-        return groups[0][0].delta(epsilon)
+    alone = groups[0][0]
+    if groups[0][1] == len(groups) == 1 and isinstance(alone, Analysis):
+        return alone.delta(epsilon)
     # The lattice is cut to a δ, which is what we look for: go down until it was small enough.
     aim, reached = 1e-5, 1.0
     for _ in range(_MOST_ATTEMPTS):

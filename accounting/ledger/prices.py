@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from coinflower.accounting.analyses.analysis import Analysis
-from coinflower.accounting.composition.compose import epsilon_after, fold, merged
+from coinflower.accounting.composition.compose import delta_after, epsilon_after, fold, merged
 from coinflower.accounting.composition.past import Past
 from coinflower.accounting.ledger.entries import Budget, Tally, terms_from_json, terms_to_json
 
@@ -65,8 +65,12 @@ class Prices:
 
     def spent(self, tallies: Sequence[Tally], delta: float) -> float:
         """Return ε of every round that was charged."""
-        open_ = [(tally.terms, tally.charged) for tally in tallies if not _is_settled(tally)]
-        return self._epsilon(_settled(tallies), [], open_, delta)
+        return self._epsilon(_settled(tallies), [], _charged_of_open(tallies), delta)
+
+    def total_variation(self, tallies: Sequence[Tally], delta: float) -> float:
+        """Return δ at ε = 0 of every round that was charged; ``delta`` is that of other figures."""
+        rest, past = self._parts(_settled(tallies), [], _charged_of_open(tallies), delta)
+        return delta_after(rest, 0.0, past=past)
 
     def reserved_epsilon(
         self, tallies: Sequence[Tally], delta: float, *, more: Rounds = ()
@@ -92,13 +96,19 @@ class Prices:
         return not price * (1 if few else 1 + KEPT_BACK) <= budget.epsilon
 
     def _epsilon(self, settled: Rounds, open_: Rounds, more: Rounds, delta: float) -> float:
+        rest, past = self._parts(settled, open_, more, delta)
+        return epsilon_after(rest, delta, past=past)
+
+    def _parts(
+        self, settled: Rounds, open_: Rounds, more: Rounds, delta: float
+    ) -> tuple[Rounds, Past | None]:
+        """Return the rounds that are not folded, and what the others are folded into."""
         self._read()
         counts = dict(merged([*settled, *open_, *more]))
         past: Past | None = None
         for kind, rounds in (("settled", settled), ("reserved", [*settled, *open_])):
             past = self._folded((math.floor(math.log10(delta)), kind), rounds, past, counts)
-        rest = past.rest_of(counts) if past else counts
-        return epsilon_after(list(rest.items()), delta, past=past)
+        return list((past.rest_of(counts) if past else counts).items()), past
 
     def _folded(
         self, key: tuple[int, str], rounds: Rounds, base: Past | None, all_counts: Counts
@@ -151,6 +161,10 @@ def _is_settled(tally: Tally) -> bool:
 
 def _settled(tallies: Sequence[Tally]) -> Rounds:
     return [(tally.terms, tally.charged) for tally in tallies if _is_settled(tally)]
+
+
+def _charged_of_open(tallies: Sequence[Tally]) -> Rounds:
+    return [(tally.terms, tally.charged) for tally in tallies if not _is_settled(tally)]
 
 
 @functools.cache

@@ -124,6 +124,11 @@ class Statements:
                 reserved_epsilon=self._prices.reserved_epsilon(tallies, delta),
             )
 
+    def total_variation(self, stated: Statement) -> float:
+        """Return δ at ε = 0 of all charged rounds."""
+        with self._lock:
+            return self._prices.total_variation(stated.tallies, stated.delta)
+
     def alone(self, latest_first: Sequence[Tally], delta: float) -> dict[str, float | None]:
         """Return ε of each experiment's charged rounds on their own.
 
@@ -175,7 +180,9 @@ class Statements:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return tally.remaining_rounds + low
 
-    def curve(self, stated: Statement, charges: Sequence[str]) -> list[Point]:
+    def curve(
+        self, stated: Statement, charges: Sequence[str], *, most_points: int = _MOST_POINTS
+    ) -> list[Point]:
         """Return ε over charged rounds by a few dozen points, from none to all.
 
         They stand at multiples of a power of two, so that a growing ledger reuses those it has; at
@@ -185,11 +192,12 @@ class Statements:
         Args:
             stated: The ledger's statement.
             charges: The experiment of every charged round, oldest first.
+            most_points: How many points there are, about.
         """
         terms = {tally.experiment: tally.terms for tally in stated.tallies}
         if len(set(terms.values())) > _MOST_DRAWN:
             return []
-        wanted = _drawn(charges)
+        wanted = _drawn(charges, most_points)
         points = [Point(rounds=0, epsilon=0.0, experiment="")]
         counts: Counter[str] = Counter()
         with self._lock:
@@ -212,13 +220,13 @@ class Statements:
         return self._known[key]
 
 
-def _drawn(charges: Sequence[str]) -> set[int]:
+def _drawn(charges: Sequence[str], most_points: int) -> set[int]:
     """Return after which charges a point is drawn."""
     total = len(charges)
     stride = 1
-    while total > stride * _MOST_POINTS:
+    while total > stride * most_points:
         stride *= 2
     pairs = enumerate(itertools.pairwise(charges), start=1)
     changes = {index for index, (experiment, following) in pairs if experiment != following}
-    often = len(changes) > _MOST_POINTS
+    often = len(changes) > most_points
     return {1, total, *range(stride, total + 1, stride), *(() if often else changes)}

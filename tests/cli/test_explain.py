@@ -217,7 +217,7 @@ def test_another_delta_than_the_budgets_is_refused(ledger, tmp_path):
 def test_the_guessing_chance_is_exact_for_a_known_mechanism(sigma):
     cost = OnlyLocalSampling(Round(p=1.0, q=1.0, d=1, noise_multiplier=sigma))
     delta = 1e-5
-    bound = guessing_chance([(cost, 1)], cost.epsilon(delta), delta)
+    bound = guessing_chance(cost.delta(0.0), cost.epsilon(delta), delta)
     # The best guess between N(0, σ²) and N(1, σ²) cuts half-way.
     assert bound == pytest.approx(norm.cdf(1 / (2 * sigma)), rel=1e-9)
 
@@ -246,5 +246,5 @@ def test_figures_stay_within_their_range_for_any_loss():
     for epsilon in (0.0, 1e-12, 1.0, 50.0, 1e4, math.inf):
         for delta in (1e-12, 0.5):
             assert 0 < detection_rate(0.01, epsilon, delta) <= 1
-            assert 0.5 <= guessing_chance([(COST, 1)], epsilon, delta) <= 1
+            assert 0.5 <= guessing_chance(COST.delta(0.0), epsilon, delta) <= 1
             assert np.isfinite(group_loss(10, epsilon, delta)[1])

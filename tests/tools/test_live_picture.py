@@ -40,7 +40,7 @@ def test_the_picture_shows_the_figures_of_the_run(tmp_path):
     shown = text_of(tmp_path / "view.svg")
     assert "100/400" in shown
     assert "0:15:00" in shown
-    assert "participants 2 of 3" in shown
+    assert "took part 2 of 3" in shown
     assert "expected batch 96" in shown
     assert "accuracy 60.0%" in shown
     cost = settings.terms.round_cost(480)

@@ -17,7 +17,7 @@ from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClientSampling
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition import compose as composition
-from coinflower.accounting.composition.compose import epsilon_after, fold
+from coinflower.accounting.composition.compose import delta_after, epsilon_after, fold
 from coinflower.accounting.ledger import prices as ledger_prices
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.entries import Budget, Tally
@@ -115,6 +115,13 @@ def test_many_experiments_cost_at_most_a_hundredth_more_than_they_do(tmp_path, d
     exact = epsilon_after([(each.terms, 5) for each in tallies], delta)
     for found in (prices.reserved_epsilon(tallies, delta), prices.spent(tallies, delta)):
         assert exact * (1 - 2e-3) <= found <= exact * 1.01
+
+
+def test_the_total_variation_of_many_experiments_is_an_upper_bound_hardly_above_the_exact_one():
+    tallies = [tally(index, charged=index % 5 + 1) for index in range(30)]
+    exact = delta_after([(each.terms, each.charged) for each in tallies], 0.0)
+    found = Prices().total_variation(tallies, DELTA)
+    assert exact * (1 - 2e-3) <= found <= exact * 1.01
 
 
 def test_pricing_one_more_does_not_grow_with_what_was_before(tmp_path, work):
