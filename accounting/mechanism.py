@@ -58,7 +58,7 @@ class Round:
         if self.noise_multiplier < LEAST_NOISE:
             raise UserError(
                 f"noise multiplier (sigma) = {self.noise_multiplier} must be at least "
-                f"{LEAST_NOISE:g}: less cannot be told from none."
+                f"{LEAST_NOISE:g}: less is as good as none."
             )
         validation.require_cap(self.cap)
 

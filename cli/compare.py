@@ -61,7 +61,9 @@ def compare(
         round_ = Round(p, q, d, sigma, cap)
         values = _deltas(round_, rounds, epsilon)
     else:
-        raise UserError("Give exactly two of --sigma, --epsilon and --delta; the third is asked.")
+        raise UserError(
+            "Give exactly two of --sigma, --epsilon and --delta; the third is computed."
+        )
     if plot is not None and delta is not None:
         draw_schemes_over_sigma(plot, round_, rounds=rounds, delta=delta, span=span)
     elif plot is not None and epsilon is not None:

@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes on."""
+"""What a person sees of a run in progress."""
 
 from __future__ import annotations
 

@@ -112,7 +112,9 @@ def _require_all(given: dict[str, Any]) -> None:
     options |= {"rounds": "--rounds", "batch": "--batch"}
     missing = [option for key, option in options.items() if given[key] is None]
     if missing:
-        raise UserError(f"plan lacks {', '.join(missing)}; say --interactive to be asked.")
+        raise UserError(
+            f"plan lacks {', '.join(missing)}; give it, or use --interactive to be asked."
+        )
 
 
 def _ask_for_missing(given: dict[str, Any]) -> dict[str, Any]:
@@ -124,14 +126,19 @@ def _ask_for_missing(given: dict[str, Any]) -> dict[str, Any]:
             found[key] = _ask(question, default, parse)
 
     ask("clients", "How many clients", 10, lambda text: _count("clients", text))
-    ask("d", "How many records has the largest client", 500, lambda text: _count("records", text))
+    ask(
+        "d",
+        "How many records does the largest client have",
+        500,
+        lambda text: _count("records", text),
+    )
     ask("rounds", "How many rounds", 100, lambda text: _count("rounds", text))
     modes = "; ".join(f"{each} ({each.facts.noise})" for each in PRIVATE_MODES)
     question = f"Who adds noise: {modes}"
     ask("mode", question, "trusted", _private_mode)
     if not found["mode"].flips_coins and found["largest_p"] is None:
         found["largest_p"] = 1.0
-    question = "In which share of rounds can a client take part at most (0.5 is every other)"
+    question = "Largest share of rounds that a client may take part in (0.5 is every other round)"
     ask("largest_p", question, 0.5, lambda text: _share("the share", text))
     levels = ", ".join(f"{name} (ε = {value:g})" for name, value in PRIVACY.items())
     ask("epsilon", f"How private: {levels}, or ε as a number", "balanced", _privacy)
@@ -164,7 +171,7 @@ def _count(field: str, text: str) -> int:
         value = int(text.replace(",", ""))
     except ValueError:
         raise UserError(
-            f"{field} = {text!r} is not a whole number; say one, such as 100."
+            f"{field} = {text!r} is not a whole number; give one, such as 100."
         ) from None
     validation.require_count(field, value, least=1)
     return value
@@ -174,7 +181,7 @@ def _number(text: str, example: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise UserError(f"{text!r} is not understood; say {example}.") from None
+        raise UserError(f"{text!r} is not understood; give {example}.") from None
 
 
 def _share(field: str, text: str) -> float:
@@ -203,7 +210,7 @@ def _accuracy(text: str, largest_batch: float) -> str | float:
     if value > largest_batch:
         raise UserError(
             f"batch = {value:g} is more than the {largest_batch:g} records that take part on "
-            "average; say less."
+            "average; choose a smaller batch."
         )
     return value
 

@@ -185,7 +185,7 @@ def _refuse_limits_without_privacy(**limits: float | None) -> None:
     given = [f"--{name} {value:g}" for name, value in limits.items() if value is not None]
     if given:
         raise UserError(
-            f"Mode none adds no noise and keeps no budget, so it cannot keep {', '.join(given)}; "
+            f"Mode none adds no noise and keeps no budget, so it cannot honour {', '.join(given)}; "
             "leave that out, or choose another mode."
         )
 

@@ -168,7 +168,7 @@ class Participant:
                 raise UnansweredError(f"a model that cannot be used: {error}") from error
             (takes_part,) = self._coins(terms, [round_])
             if not takes_part and not terms.mode.answers_always:
-                raise UnansweredError(f"round {round_} was asked though its coin said no")
+                raise UnansweredError(f"round {round_} was asked for although its coin said no")
             if not self._claim(terms, round_):
                 raise UnansweredError(f"round {round_} was answered before")
             # Do the same work for either coin: sample and compute first, then keep or drop the sum.
@@ -196,7 +196,7 @@ class Participant:
         """Leave an experiment for good, whatever its terms, and give back its unplayed rounds."""
         ledger_stops.leave(self.policy.ledger, experiment)
         _release(self.ledger, ledger_stops.name_of(experiment))
-        logger.warning("Left %s by the owner's wish.", experiment)
+        logger.warning("Left %s, as the owner asked.", experiment)
 
     def _require_going(self, terms: Terms) -> None:
         """Refuse what the owner stopped.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 ENROL = "enrol"
 """Do you agree to these terms? Answered by yes and the declared size, or by a refusal."""
 INVITE = "invite"
-"""Will you take part in these rounds? Answered by one coin a round."""
+"""Will you take part in these rounds? Answered by one coin per round."""
 GRADIENT = "gradient"
 """Here is the model of a round: send the (noisy) sum of your clipped gradients."""
 

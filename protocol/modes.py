@@ -154,7 +154,7 @@ _FACTS = {
         network_sees="**who takes part**: the model goes to participants only, and sums come "
         "from them only. Against such a listener `wcs` is the ε that holds; `coinflower "
         "compare` shows it beside `certified`",
-        clients_see="how long rounds last, which tells **who takes part**: `wcs` holds. With a "
+        clients_see="how long rounds last, which reveals **who takes part**: `wcs` holds. With a "
         "fixed pace only when it is asked itself: `certified` holds",
         caveat="Someone watching a client's network connection may see when it takes part, and "
         "so may another client that times rounds, unless they have a fixed pace "
@@ -168,7 +168,7 @@ _FACTS = {
         label="the server is trusted and adds the noise; this client always answers",
         choose_if="as `trusted`, and nobody listening on your network may see when you take "
         "part: your client answers in every round",
-        noise="the server, once; whoever sits out sends zeros",
+        noise="the server, once; a client that sits out sends zeros",
         against=f"{_READERS}, and everybody listening on the network; but not the server, "
         "which is trusted with every sum and every coin",
         against_readers="yes",
@@ -187,7 +187,7 @@ _FACTS = {
         label="this client adds noise to everything it sends and always answers",
         choose_if="you trust nobody: your client adds the noise itself, and answers in every "
         "round so that nobody sees the coin",
-        noise="every client, to every message; whoever sits out sends noise alone",
+        noise="every client, to every message; a client that sits out sends noise alone",
         against="everybody, the server included: each client adds the noise itself and answers "
         "in every round, so nobody sees who took part",
         against_readers="yes",
@@ -243,7 +243,7 @@ _FACTS = {
         against_network="no",
         against_server="no",
         if_misplaced="Nothing is protected and nothing is charged. A policy must list the mode, "
-        "and `coinflower run` wants `--no-privacy`",
+        "and `coinflower run` needs `--no-privacy`",
         server_sees="everything that is sent",
         network_sees="who takes part",
         clients_see="how long rounds last, and hence who takes part",

@@ -103,10 +103,10 @@ def sections(told: Explanation) -> dict[str, list[str]]:
         "Who is protected against whom": _against(told),
         "For whom: one record, not one person": _unit(told),
         "What it does not mean": [
-            "It does not say that so much was lost: ε bounds the worst case, for the most unlucky "
+            "It does not say that this much was lost: ε bounds the worst case, for the unluckiest "
             "record and the best adversary.",
             OTHER_USES,
-            "It counts what this ledger charged. Training that passed the ledger by, or entries "
+            "It counts what this ledger charged. Training that bypassed the ledger, or entries "
             "lost with an older copy of the file, are not in it.",
         ],
         "What is left": _left(told),
@@ -142,9 +142,9 @@ def _meaning(told: Explanation) -> list[str]:
     ]
     if told.spent < 20:
         sentences.append(
-            "Nothing that anybody concludes becomes more than "
+            "No conclusion that anybody draws becomes more than "
             f"e^ε = {rounded_up(math.exp(told.spent))} times as likely because one record was "
-            f"there, but for exceptions of probability δ = {told.delta:g}."
+            f"there, apart from exceptions of probability δ = {told.delta:g}."
         )
     if chance > _WEAK_CHANCE:
         sentences.append(
@@ -233,12 +233,12 @@ def _left(told: Explanation) -> list[str]:
         sentences.append(
             f"Of the budget ε = {told.budget.epsilon:g} at δ = {told.budget.delta:g}, "
             f"ε = {rounded_down(told.left)} is neither spent nor reserved. When it is used up, "
-            "this data set takes part in nothing any more."
+            "the client refuses every further round."
         )
     else:
         sentences.append(
-            f"The budget ε = {told.budget.epsilon:g} at δ = {told.budget.delta:g} is used up: this "
-            "data set takes part in nothing new."
+            f"The budget ε = {told.budget.epsilon:g} at δ = {told.budget.delta:g} is used up: the "
+            "client refuses every new experiment."
         )
     return sentences
 

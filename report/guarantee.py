@@ -22,7 +22,7 @@ ANALYSES = {
 
 THIS_PAGE = (
     "This page shows who took part and when, or how many did. The figure for secret coins protects "
-    "against those who see the model, not against readers of this page: keep it as safe as the "
+    "against people who see the model, not against readers of this page: keep it as safe as the "
     "ledgers."
 )
 SEVERAL_RECORDS = (
@@ -30,8 +30,8 @@ SEVERAL_RECORDS = (
     "k·ε, at a larger δ."
 )
 OTHER_USES = (
-    "It speaks of these rounds only, not of other uses of the same data, of break-ins, or of what "
-    "is true of everybody: that smoking harms is learned from data without you, too."
+    "It covers these rounds only, not other uses of the same data, break-ins, or what is true of "
+    "everybody: that smoking is harmful can be learned from data without you, too."
 )
 
 
@@ -58,7 +58,7 @@ def statements(
     return [
         Statement(
             question="Who is protected",
-            answer="every record of every client that held to its policy, whatever others do",
+            answer="every record of every client that followed its policy, whatever others do",
         ),
         Statement(question="Against whom", answer=mode.facts.against),
         Statement(question="For what unit", answer=UNIT),

@@ -114,7 +114,7 @@ def describe_terms(terms: Terms) -> list[Statement]:
         ("clip norm C", f"{terms.clip_norm:g}"),
         *[("cap on a client's whole sum", _capped(terms))] * terms.is_capped,
         ("noise multiplier σ", rounded_up(terms.noise_multiplier, 6)),
-        ("rounds planned", f"{terms.rounds:,}, {terms.rounds_per_invitation} an invitation"),
+        ("rounds planned", f"{terms.rounds:,}, {terms.rounds_per_invitation} per invitation"),
         ("learning rate, momentum", f"{terms.learning_rate:g}, {terms.momentum:g}"),
         ("hash of the terms", terms.hash),
     ]
@@ -168,7 +168,7 @@ def count_figure(
 
 def took_part_caption(p: float) -> str:
     """Say which clients take part."""
-    return "Clients whose coin said yes." if p < 1 else "All that were there: p = 1."
+    return "Clients whose coin said yes." if p < 1 else "Every client that was there: p = 1."
 
 
 def epsilon_points(
@@ -202,7 +202,8 @@ def guarantee_without_privacy(mode: Mode) -> list[Statement]:
     return [
         Statement(question="Who is protected", answer=f"nobody: mode {mode} adds no noise"),
         Statement(
-            question="What follows", answer="the model may hold any of the data; treat it as such"
+            question="What follows",
+            answer="the model may contain any of the data; treat it like the data",
         ),
     ]
 

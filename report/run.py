@@ -183,7 +183,7 @@ def _counts(terms: Terms, took_part: Sequence[Point], batches: Sequence[Point]) 
             "records",
             batches,
             caption="Expected, given who took part: q times their declared sizes. "
-            "How many records were really drawn leaves no client.",
+            "The number of records actually drawn never leaves a client.",
         ),
     ]
 
@@ -200,13 +200,13 @@ def _public_guarantee(terms: Terms) -> list[Statement]:
     return [
         Statement(
             question="Who is protected",
-            answer="every record of every client that held to its policy, whatever others do",
+            answer="every record of every client that followed its policy, whatever others do",
         ),
         Statement(question="Against whom", answer=terms.mode.facts.against),
         Statement(question="For what unit", answer=UNIT),
         Statement(
             question="At what ε and δ",
-            answer="each client's own ledger knows, and no server does: it depends on the client's "
+            answer="only each client's own ledger knows, no server: it depends on the client's "
             "size, its δ, and the rounds it heard of. For d records: coinflower epsilon "
             f"--scheme {scheme.name} -p {terms.p:g} -q {terms.q:g} -d d "
             f"{f'--cap {terms.cap!r} ' if terms.is_capped else ''}"

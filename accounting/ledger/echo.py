@@ -49,7 +49,7 @@ def unseal(token: object, ledger: str, key: str) -> Testimony | None:
     if token is None or token == NO_TOKEN:
         return None
     if not isinstance(token, bytes) or len(token) != TOKEN_BYTES:
-        logger.warning("A server sent an echo that is none; ignored.")
+        logger.warning("A server sent a malformed echo; ignored.")
         return None
     name, nonce = token[:NAME_BYTES], token[NAME_BYTES : NAME_BYTES + _NONCE_BYTES]
     if name != bytes.fromhex(ledger):

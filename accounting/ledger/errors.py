@@ -60,7 +60,7 @@ def explained(path: Path, consequence: str = "") -> Iterator[None]:
             reason = text
         raise LedgerError(f"The ledger {path} failed: {reason}. {consequence}".rstrip()) from None
     except UnicodeDecodeError:  # of SQLite's own message, which quotes what it could not read
-        raise _damaged(path, "it holds bytes that are no text", consequence) from None
+        raise _damaged(path, "it holds bytes that are not text", consequence) from None
 
 
 def require_room(path: Path) -> None:

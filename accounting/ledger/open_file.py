@@ -104,7 +104,7 @@ class OpenLedgerFile:
         if made is not None:
             raise LedgerError(
                 f"{self.path} is a backup, made at {made}, and takes no charge. If the ledger is "
-                f'lost, "coinflower ledger adopt {self.path}" says what follows.'
+                f'lost, run "coinflower ledger adopt {self.path}", which says what that means.'
             )
         with explained(self.path, NOTHING_CHARGED):
             convert(self._connection, self.path, entries)
@@ -248,7 +248,7 @@ class OpenLedgerFile:
             # SQLite's locks do not hold across a fork: two processes could flip the same coin.
             raise LedgerError(
                 f"The ledger {self.path} was opened by another process, before a fork; open it "
-                f"anew in this one. {if_it_fails}".rstrip()
+                f"again in this one. {if_it_fails}".rstrip()
             )
         with self._lock, explained(self.path, if_it_fails):
             self._connection.execute(begin)

@@ -42,8 +42,8 @@ class Place:
         real = path.resolve()
         if _is_mounted_alone(real):
             raise LedgerError(
-                f"The ledger {path} is mounted as a single file, apart from its journal; mount the "
-                f"folder that it lies in. {NOTHING_CHARGED}"
+                f"The ledger {path} is mounted as a single file, apart from its journal; mount "
+                f"its folder instead. {NOTHING_CHARGED}"
             )
         found = real.stat()
         place = cls(path, real, (found.st_dev, found.st_ino))
@@ -64,7 +64,7 @@ class Place:
             if found is None or (found.st_dev, found.st_ino) != self.file:
                 raise LedgerError(
                     f"The ledger {self.path} was moved, deleted or replaced while it was in use; "
-                    f"put it back and start this client anew. {consequence}"
+                    f"put it back and restart this client. {consequence}"
                 )
             if found.st_nlink != 1:
                 raise LedgerError(

@@ -81,7 +81,7 @@ def stop_set_back(path: Path) -> None:
 
 
 def resume(path: Path) -> None:
-    """Let the experiments that were not left go on."""
+    """Let the experiments that were not left continue."""
     with _opened(path, read_only=False) as connection:
         for statement in (*STOPS_LAYOUT, f"DELETE FROM stops WHERE experiment = '{ALL}'"):
             connection.execute(statement)

@@ -109,4 +109,4 @@ def _check_stops(connection: sqlite3.Connection, path: Path) -> None:
         return
     for experiment, at in connection.execute("SELECT experiment, at FROM stops"):
         if not isinstance(experiment, str) or not isinstance(at, str):
-            raise untrusted(path, "its table of stops holds something else than texts")
+            raise untrusted(path, "its table of stops holds something other than text")

@@ -88,14 +88,15 @@ class Witness:
             LedgerError: The ledger lacks what the witness saw, or the witness is gone.
         """
         if self.path.resolve() in {ledger.resolve(), ledger_file.beside(ledger, "-journal")}:
-            raise LedgerError(f"The witness {self.path} must be another file than the ledger.")
+            raise LedgerError(f"The witness {self.path} must not be the ledger itself.")
         marked = _MARK in ledger_rows.read_about(connection, ledger)
         seen, now = self._read(), testify(connection, ledger)
         if seen is None and marked and now.entries and not anew:
             raise LedgerError(
                 f"The ledger {ledger} has a witness, but there is none at {self.path}. Find it: is "
-                "its disk there? If it is lost, and this ledger is surely the newest, make a new "
-                f'one by "coinflower ledger witness {ledger} {self.path}". {NOTHING_CHARGED}'
+                "its disk there? If it is lost, and you are sure that this ledger is the newest, "
+                f'make a new one with "coinflower ledger witness {ledger} {self.path}". '
+                f"{NOTHING_CHARGED}"
             )
         if seen is not None:
             self._require_seen(connection, ledger, seen)
@@ -144,8 +145,8 @@ class Witness:
             raise LedgerError(f"The witness {self.path} cannot be read: {error}.") from None
         except (TypeError, ValueError, RecursionError):
             raise LedgerError(
-                f"The witness {self.path} is damaged. If the ledger is surely the newest, delete "
-                'the witness and make a new one by "coinflower ledger witness".'
+                f"The witness {self.path} is damaged. If you are sure that the ledger is the "
+                'newest, delete the witness and make a new one with "coinflower ledger witness".'
             ) from None
         return seen
 

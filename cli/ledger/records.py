@@ -198,7 +198,7 @@ def adopt(
     if as_json:
         print_json({"path": str(path), "entries": entries, "backup_made": adopted})
     else:
-        say(f"{path} is a ledger now, with what was charged until {adopted}.")
+        say(f"{path} is now a ledger; it holds what was charged until {adopted}.")
 
 
 @app.command()

@@ -49,7 +49,7 @@ def pause(path: LedgerPath, as_json: JsonFlag = False) -> None:
     if as_json:
         print_json({"path": str(path), "paused_since": since})
     else:
-        say(f"{path} is paused since {since}: no coin is flipped until: coinflower ledger resume")
+        say(f"{path} is paused since {since}. To flip coins again: coinflower ledger resume {path}")
 
 
 def resume(path: LedgerPath, as_json: JsonFlag = False) -> None:

@@ -56,8 +56,8 @@ def client(
     _require_address(superlink, insecure=insecure)
     if insecure and root_certificates is not None:
         raise UserError(
-            f"--insecure asks no certificate of the server, so it cannot keep to the authority in "
-            f"--root-certificates {root_certificates}; leave out one of them."
+            f"--insecure checks no certificate, so --root-certificates {root_certificates} would "
+            "have no effect; leave out one of them."
         )
     if page is not None:
         parse_address(page)

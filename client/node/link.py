@@ -68,7 +68,7 @@ _OBJECT_DEADLINE_SECONDS = 120.0
 # The SuperLink does not say which.
 _NOT_ACTIVATED = (
     "its key is not allowed there, or another client is using the same key; a client that crashed "
-    "counts as there for 20 s"
+    "counts as connected for 20 s"
 )
 
 

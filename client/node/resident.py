@@ -273,7 +273,7 @@ class ResidentNode:
             except ForgottenError as error:
                 if not joining:
                     raise
-                why = str(error) or "it does not take this key's signature"
+                why = str(error) or "it rejects this key's signature"
                 self._complain("does not accept this node", why)
             else:
                 if self._reminded_at is not None:

@@ -85,13 +85,13 @@ class Access:
         origin = headers.get("origin")
         reads = method in ("GET", "HEAD")
         if origin is None and not reads:
-            raise DeniedError(403, "A form must say from which page it comes.")
+            raise DeniedError(403, "A form must say which page it comes from.")
         if origin is not None and origin != f"http://{host}":
-            raise DeniedError(403, "Requests of other pages are refused.")
+            raise DeniedError(403, "Requests from other pages are refused.")
         site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "")
         # A link to the page may be followed from anywhere; nothing else may come from elsewhere.
         if site not in ("none", "same-origin") and not (reads and mode == "navigate"):
-            raise DeniedError(403, "Requests of other pages are refused.")
+            raise DeniedError(403, "Requests from other pages are refused.")
 
     def _is_ours(self, host: str) -> bool:
         """Return whether nobody else can have pointed this host name here.

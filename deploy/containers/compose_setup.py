@@ -118,7 +118,7 @@ def _require_same(options: Options, settings: Path) -> None:
         if is_now != wanted:
             raise UserError(
                 f"This cluster was set up with {name} = {is_now}, not {wanted}; keep that, or "
-                "begin anew, with new ledgers, after: docker compose down --volumes"
+                "start over, with new ledgers, after: docker compose down --volumes"
             )
 
 
@@ -131,7 +131,7 @@ def _require_all_there(options: Options, place: Place) -> None:
             if not path.exists():
                 raise UserError(
                     f"The {what} of client-{index} is gone, and a new one would {would}; restore "
-                    "its volume, or begin everything anew after: docker compose down --volumes"
+                    "its volume, or start over with everything after: docker compose down --volumes"
                 )
 
 

@@ -59,7 +59,7 @@ class Plan:
         momentum: Momentum.
         evaluate_every: Rounds between two evaluations.
         poll_seconds: Pause of the server between two looks for replies.
-        round_seconds: From the beginning of a round to that of the next; None goes on at once.
+        round_seconds: From the beginning of a round to that of the next; None starts it at once.
         insecure_seed: Seeds everything; for tests only.
         waits_for_all: Whether a round waits for every client, however slow. For clients that are
             never away, such as those of Flower's simulation engine, which plays them in turns.

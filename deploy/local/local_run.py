@@ -38,7 +38,7 @@ class RunDefectError(RunFailedError, DefectError):
 
 
 def reopen(folder: Path) -> Cluster:
-    """Return a federation that was run before, set to go on where it stopped.
+    """Return a federation that was run before, set to continue where it stopped.
 
     Raises:
         ValueError: There is none in the folder.
@@ -105,8 +105,8 @@ def run_cluster(
                 (cluster.folder / "logs" / "server.log").write_text(log)
                 if state.get("state") == "defective":
                     raise RunDefectError(
-                        f"The server failed by a defect of this program: {reason}. Its trace is in "
-                        f"{cluster.folder / 'logs' / 'server.log'}."
+                        f"The server failed because of a defect in this program: {reason}. "
+                        f"Its trace is in {cluster.folder / 'logs' / 'server.log'}."
                     )
                 raise RunFailedError(reason or f"The run failed: see {superlink.log_file}.")
             if len(dead) == len(cluster.policies):
@@ -115,7 +115,7 @@ def run_cluster(
             if state.get("state") in ("waiting", "running") and not is_alive(state["pid"]):
                 # Flower would notice only after a minute without heartbeat.
                 raise RunFailedError(
-                    "The server's process ended in mid-run; go on with: "
+                    "The server's process ended in the middle of the run; continue with: "
                     f"coinflower run --resume {cluster.folder}"
                 )
         superlink.stop_run(run_id)

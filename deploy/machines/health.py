@@ -19,10 +19,10 @@ from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.superlink import LOOPBACK
 
 SERVICE = "coinflower"
-"""Name under which health is told, besides the empty name that stands for the whole process."""
+"""Name under which health is reported, besides the empty name that stands for the whole process."""
 
 ALIVE = "alive"
-"""Name under which the process tells that it answers at all, for those who would restart it."""
+"""Name under which the process reports that it answers at all, for whatever restarts it."""
 
 _LOOK_SECONDS = 0.5
 _ANSWER_SECONDS = 3.0

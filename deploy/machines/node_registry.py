@@ -85,7 +85,7 @@ class NodeAdmission:
 
     Attributes:
         shut_out: Names of nodes that are allowed, but were revoked earlier in this SuperLink's
-            life: it never takes a key back that it has unregistered, so it must be started anew.
+            life: it never takes a key back that it has unregistered, so it must be restarted.
     """
 
     def __init__(self, superlink: Superlink, registry: Registry) -> None:

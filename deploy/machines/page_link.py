@@ -36,7 +36,7 @@ def told_link(server: PageServer, ledger: Path) -> Iterator[None]:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise UserError(
-            f"The link to the page cannot be put into {path} ({error.strerror}); make its folder "
+            f"The link to the page cannot be written to {path} ({error.strerror}); make its folder "
             "writable, or start this in a terminal."
         ) from None
     with os.fdopen(handle, "w") as file:

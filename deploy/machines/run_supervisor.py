@@ -88,7 +88,7 @@ class RunSupervisor:
 
         Returns:
             How it ended, in a sentence. None if it stopped between two rounds because a node that
-            had been revoked is allowed again, for which the SuperLink must be started anew.
+            had been revoked is allowed again, for which the SuperLink must restart.
 
         Raises:
             DeploymentError: The run failed, or a part of the server ended.
@@ -101,7 +101,7 @@ class RunSupervisor:
                 complete = True
                 if not self._stay:
                     break
-                logger.info("%s Nodes may stay until the server is told to stop.", self._complete())
+                logger.info("%s Nodes may stay until the server is stopped.", self._complete())
             if status.finished and not complete:
                 raise self._failure(status.details)
             self._require_alive()
@@ -116,7 +116,9 @@ class RunSupervisor:
         self._metrics.read_new()
         rounds = self._metrics.rows
         last = rounds[-1]["round"] if rounds else 0
-        return f"Stopped after round {last} of {self._settings.terms.rounds}; go on with --resume."
+        return (
+            f"Stopped after round {last} of {self._settings.terms.rounds}; continue with --resume."
+        )
 
     def _complete(self) -> str:
         told = f"The run is complete: {self._settings.state}."
@@ -129,7 +131,7 @@ class RunSupervisor:
         names = [] if self._admission is None else self._admission.shut_out
         if names:
             logger.warning(
-                "%s may join again; the SuperLink is started anew after this round, because it "
+                "%s may join again; the SuperLink restarts after this round, because it "
                 "never takes a key back.",
                 ", ".join(names),
             )
@@ -179,14 +181,16 @@ class RunSupervisor:
         state = read_status(self._settings.state)
         if state.get("state") in ("waiting", "running") and not is_alive(state["pid"]):
             # Flower would notice only after a minute without heartbeat.
-            raise RunFailedError("The server's process ended in mid-run; go on with --resume.")
+            raise RunFailedError(
+                "The server's process ended in the middle of the run; continue with --resume."
+            )
 
     def _failure(self, details: str) -> RunFailedError:
         status = read_status(self._settings.state)
         told = status.get("message")
         if status.get("state") == "defective":
             return RunDefectError(
-                f"The server failed by a defect of this program: {told}. Its trace is in "
+                f"The server failed because of a defect in this program: {told}. Its trace is in "
                 f"{self._superlink.log_file}."
             )
         return RunFailedError(told or details or f"See {self._superlink.log_file}.")

@@ -51,7 +51,7 @@ class ServerPlan:
         health_port: Its port; None has none.
         metrics_host: Interface of the metrics.
         metrics_port: Their port; None has none.
-        drain_seconds: How long a round may go on when the server is told to stop.
+        drain_seconds: How long a round may continue after a request to stop.
         stay: Keep the SuperLink up once the run is complete, until told to stop.
         write_report: Writes the report of a complete run and returns its file.
     """
@@ -110,7 +110,7 @@ def serve(plan: ServerPlan, stop: threading.Event) -> str:
 def _serve_once(
     plan: ServerPlan, settings: Settings, folder: Path, tls: TlsFiles | None, stop: threading.Event
 ) -> str | None:
-    """Serve with one SuperLink; returns None if the run is to go on with another."""
+    """Serve with one SuperLink; return None if the run is to continue with another."""
     save_settings(settings, folder / SETTINGS)
     (settings.state / STATUS).unlink(missing_ok=True)  # speaks of the process before
     with _superlink(plan, settings, folder, tls) as (superlink, door, address):

@@ -63,7 +63,7 @@ def _changes(request: Request, federation: Federation) -> Iterator[str]:
     paper, clients = SETTINGS[request.scenario], len(federation.sizes)
     fitted = f"for a mean batch of {MEAN_BATCH:g}"
     if clients != paper.clients:
-        why = "as the data makes them" if request.clients is None else "as asked for"
+        why = "as the data allows" if request.clients is None else "as asked for"
         yield f"{clients:,} clients instead of {paper.clients:,}, {why}"
     if federation.p != paper.p:
         why = fitted if request.p is None else "as asked for"

@@ -209,7 +209,7 @@ def sources_of(seed: int | None, start: int) -> tuple[np.random.Generator, Rando
 
     Args:
         seed: Seeds both; insecure.
-        start: Iterations that were played before. A simulation that goes on has streams of its
+        start: Iterations that were played before. A simulation that continues has streams of its
             own, for coins that were played once must not come again.
     """
     if seed is None:

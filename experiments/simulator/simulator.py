@@ -139,7 +139,7 @@ class Simulator:
         held = len(records) if rows is None else len(rows)
         if held != int(scenario.sizes.sum()):
             raise UserError(
-                f"{held} records do not make the {int(scenario.sizes.sum())} of all clients."
+                f"There are {held} records, but clients have {int(scenario.sizes.sum())} in all."
             )
         self._rows = rows
         self._scenario = scenario

@@ -60,14 +60,14 @@ best of {rates}{_beyond(study)} for each line of the table, chosen with one seed
 on {study.test_images:,} test images that the figures do not use; accuracy is measured on as many
 others.
 
-Redo it (trainings that are there already are not played again):
+Redo it (finished trainings are not repeated):
 
 ```sh
 {command}
 ```
 
-**INSECURE:** coins, samples and noise are seeded so that the figures can be redone; models trained
-in this way are not private.
+**INSECURE:** coins, samples and noise are seeded so that the figures can be reproduced; models
+trained this way are not private.
 
 {_table(outcomes)}
 

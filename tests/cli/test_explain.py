@@ -104,7 +104,7 @@ def test_it_says_what_is_protected_and_what_is_not(ledger):
         "but not the server",
         "A patient with several records is protected less",
         "What it does not mean",
-        "Training that passed the ledger by",
+        "Training that bypassed the ledger",
         "name it with --policy",
         "blind guessing is right in 50 %",
     ):

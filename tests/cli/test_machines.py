@@ -297,7 +297,7 @@ def test_told_to_stop_a_server_ends_between_rounds_resumes_and_stays(secrets, tm
         first.send_signal(signal.SIGTERM)
         _, told = first.communicate(timeout=PATIENCE)
         assert first.returncode == 0, told
-        assert f"Stopped after round {played()} of 12; go on with --resume." in told
+        assert f"Stopped after round {played()} of 12; continue with --resume." in told
         lines = [json.loads(line) for line in told.splitlines()]
         enrolled = [one for one in lines if "enrolled with declared size" in one["message"]]
         assert [(one["logger"], one["level"]) for one in enrolled] == [
@@ -309,7 +309,7 @@ def test_told_to_stop_a_server_ends_between_rounds_resumes_and_stays(secrets, tm
 
         second = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         said = iter(second.stderr.readline, "")
-        assert any("Nodes may stay until the server is told to stop." in line for line in said)
+        assert any("Nodes may stay until the server is stopped." in line for line in said)
         assert read_server_status(folder)["run"] == "finished"
         wait_until(lambda: ask_health(health) == "SERVING")
         wait_until(lambda: read_status_file(folder)["online"] == 2)

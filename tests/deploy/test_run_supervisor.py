@@ -100,7 +100,7 @@ def test_a_failed_run_is_an_error_with_its_reason(follow):
 
 def test_a_run_that_was_told_to_stop_says_how_to_go_on(follow):
     told, superlink = follow(RUNNING, RUNNING)
-    assert told == "Stopped after round 0 of 4; go on with --resume."
+    assert told == "Stopped after round 0 of 4; continue with --resume."
     assert superlink.stopped == [7]
 
 

@@ -34,7 +34,7 @@ async function refresh() {
 async function look() {
   try {
     const answer = await fetch("/version", { cache: "no-store" });
-    if (answer.status === 401) location.reload(); // started anew: its link is another now
+    if (answer.status === 401) location.reload(); // restarted: it has a new link now
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     const { version } = await answer.json();
     if (version !== document.body.dataset.version) await refresh();
