@@ -51,7 +51,7 @@ soak: install
 	$(BIN)/pytest -m soak tests/soak
 	$(BIN)/python -m tests.soak.soak --seconds $(SECONDS)
 
-# What the server and a listener on the network can tell of the coins; takes long.
+# What the server and a listener on the network can find out about the coins; takes long.
 wire: ROUNDS ?= 400
 wire: install
 	$(BIN)/python -m tests.wire.report $(ROUNDS)

@@ -15,7 +15,7 @@ Point = tuple[float, float]
 
 _WIDTH, _HEIGHT = 460.0, 260.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 14.0, 14.0, 46.0
-# Up to so many points are dots that tell their value; more would be a smear.
+# Up to this many points are dots that show their value; more would be a smear.
 _MOST_DOTS = 60
 _MOST_BINS = 160
 
@@ -28,7 +28,7 @@ class Line:
         name: What it shows; read out, and shown where a mouse rests on it.
         points: From left to right.
         kind: Class of the style sheet.
-        dots: Whether each point is marked and tells its value.
+        dots: Whether each point is marked and shows its value.
         labelled: Whether the name stands at its beginning.
     """
 
@@ -87,7 +87,7 @@ def line_chart(
 
 
 def binned(values: Sequence[Point]) -> tuple[list[Point], Band | None, int]:
-    """Return a curve of means with at most so many points as can be told apart.
+    """Return a curve of means with at most as many points as can be distinguished.
 
     Returns:
         The means, the band from least to largest (None if nothing was put together), and how many

@@ -15,7 +15,7 @@ from coinflower.accounting.mechanism import Round
 
 
 def epsilon(round_: Round, *, rounds: int = 1, delta: float) -> float:
-    """Return an upper bound on the ε that so many rounds cost a client's record at ``delta``."""
+    """Return an upper bound on the ε that this many rounds cost a client's record at ``delta``."""
     return epsilon_after([(Certified(round_), rounds)], delta)
 
 
@@ -27,7 +27,7 @@ def epsilon_at_least(round_: Round, *, rounds: int = 1, delta: float) -> float:
 def noise_multiplier(
     *, p: float, q: float, d: int, rounds: int, epsilon: float, delta: float, cap: float = math.inf
 ) -> float:
-    """Return the least noise multiplier that keeps so many rounds within (ε, δ)."""
+    """Return the least noise multiplier that keeps this many rounds within (ε, δ)."""
     return least_sigma(
         Certified, p=p, q=q, d=d, cap=cap, rounds=rounds, epsilon=epsilon, delta=delta
     )

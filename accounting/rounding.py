@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """Return a figure to so many significant digits, never smaller than it is.
+    """Return a figure to that many significant digits, never smaller than it is.
 
     For ε, δ, a noise multiplier and everything else that must hold.
     """
@@ -19,7 +19,7 @@ def rounded_up(value: float, digits: int = 4) -> str:
 
 
 def rounded_down(value: float, digits: int = 4) -> str:
-    """Return a figure to so many significant digits, never larger than it is.
+    """Return a figure to that many significant digits, never larger than it is.
 
     For lower bounds, and for what is left of a budget.
     """

@@ -154,7 +154,7 @@ def _ask_for_batch(wishes: Wishes) -> float:
 
 
 def _ask(question: str, default: object, parse: Callable[[str], Answer]) -> Answer:
-    """Ask until the answer can be used; a bad one is told why in a sentence."""
+    """Ask until the answer can be used; a bad one gets a sentence that says why."""
 
     def convert(text: str) -> Answer:
         try:
@@ -247,7 +247,7 @@ def _figures(
 def _print_splits(wishes: Wishes, title: str, batch: float, found: list[Split]) -> None:
     print_table(
         f"Mean batch {batch:g} from {wishes.clients:,} clients of {wishes.d:,} ({title})",
-        ["p", "q", "σ", "ε", "clients a round", "noise / batch"],
+        ["p", "q", "σ", "ε", "clients per round", "noise / batch"],
         [
             [each.p, each.q, each.sigma, each.epsilon, each.p * wishes.clients, each.sigma / batch]
             for each in found

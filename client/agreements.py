@@ -30,7 +30,7 @@ class Agreements:
         """Reserve the planned rounds in the ledger, or refuse.
 
         Raises:
-            RefusedError: With what may be told to the server.
+            RefusedError: With what the server may be told.
         """
         self._require_room(terms)
         try:

@@ -113,7 +113,7 @@ class Participant:
         """Agree to the terms and return the declared size, or refuse.
 
         Raises:
-            RefusedError: With what may be told to the server.
+            RefusedError: With what the server may be told.
         """
         self.policy.require(terms)
         self._require_going(terms)

@@ -1,4 +1,4 @@
-"""What can go wrong outside of this program; always told in a sentence."""
+"""What can go wrong outside of this program; always reported in a sentence."""
 
 
 class DeploymentError(RuntimeError):

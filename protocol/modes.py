@@ -142,7 +142,7 @@ _FACTS = {
         noise="the server, once",
         against=f"{_READERS}; but not the server, which is trusted with every sum and every coin",
         against_readers="yes; but unless rounds have a fixed pace, other clients can tell from "
-        "the length of a round who takes part, which leaves `wcs`",
+        "the length of a round who takes part, so against them only `wcs` holds",
         against_network="at the ε of `wcs`: it shows who takes part",
         against_server="no: it sees sums and coins",
         if_misplaced="A server that keeps the sums, or leaves out the noise, has the bare sum "

@@ -136,7 +136,7 @@ class Proposal:
             'state = "state"           # checkpoint, metrics, the model, the report',
             f"test_data = {_quoted(self.wishes.data)}     # public data that measures accuracy",
             f"least_clients = {max(1, self.wishes.clients // 2)}         # no step with fewer",
-            f"expected_clients = {self.wishes.clients}      # the first round waits for so many",
+            f"expected_clients = {self.wishes.clients}      # the first round waits for this many",
             "",
             "[terms]",
         ]

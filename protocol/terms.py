@@ -56,7 +56,7 @@ class Terms:
         rounds: How many rounds are planned.
         rounds_per_invitation: How many coins one invitation asks for.
         model: Name of the model, installed at the client.
-        classes: Number of classes that it tells apart.
+        classes: Number of classes that it distinguishes.
         learning_rate: Step size of the server.
         momentum: Momentum of the server.
         scheme: Name of the scheme that charges a round; may be left out, but not be another than

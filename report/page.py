@@ -26,7 +26,7 @@ REPORT = "report.html"
 INSECURE = "INSECURE: coins, samples and noise were seeded, so this run protects nothing."
 NO_PRIVACY = "NO PRIVACY: this run protects nothing and charged nothing."
 
-# A composition takes about a twentieth of a second; so many of them a curve are smooth enough.
+# A composition takes about a twentieth of a second; this many make a smooth curve.
 _POINTS_A_CURVE = 10
 
 

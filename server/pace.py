@@ -72,7 +72,7 @@ class Pace:
         """Return when no answer counts any more, also if all have come; without a clock, at once.
 
         What comes next takes its time, and others may see when it begins or whether it is done by
-        the next tick: who is new, for example, is asked to enrol.
+        the next tick: new clients, for example, are asked to enrol.
         """
         if self._seconds is not None:
             time.sleep(self._left(_ANSWERING * self._seconds))

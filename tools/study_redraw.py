@@ -1,4 +1,4 @@
-"""A study's page drawn anew from its CSV files: no training is played.
+"""Redraw a study's page from its CSV files, without training.
 
 ``python -m tools.study_redraw docs/results/mnist-few-large …``
 """
@@ -18,7 +18,7 @@ from coinflower.experiments.studies.trainings import Outcome
 
 
 def redraw(folder: Path, out: Path) -> None:
-    """Draw the pictures and the page of a study that lies in a folder anew into another, or it.
+    """Redraw the pictures and the page of a study in a folder, into that folder or another.
 
     Raises:
         ValueError: The page there is not one of a study.

@@ -1,4 +1,4 @@
-"""What an analysis is: an answer to the question how much one round tells about one record.
+"""What an analysis is: an answer to the question how much one round reveals about one record.
 
 An analysis looks at a `Round` and says how large δ is at a given ε if one record is removed from
 the client's data, or added to it. Proofs are in docs/mathematics.md.

@@ -101,7 +101,7 @@ def whole_client(cost: Analysis) -> Analysis:
     """Return what a round that is charged so for one record costs the client as a whole.
 
     Args:
-        cost: An analysis that ledgers take. It tells whether the coin is secret, or there is none.
+        cost: An analysis that ledgers take. It says whether the coin is secret, or there is none.
     """
     if cost.hides_coin:
         return WholeClient(cost.round)

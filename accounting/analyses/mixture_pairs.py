@@ -2,7 +2,7 @@
 
 The output is one mixture of Gaussians with x' and another one without it. Such a pair's loss is a
 lower bound on the worst case (docs/mathematics.md, "How tight"). It is computed from the
-probabilities of narrow cells of outputs: who sees only the cell learns no more than who sees the
+probabilities of narrow cells of outputs: an observer of the cell learns no more than one of the
 output, so that cells are a lower bound, too, however wide.
 """
 

@@ -2,9 +2,9 @@
 
 With every answer a client hands out a token, made after what it answers is on disk, and a server
 sends the latest one along with its next question. A client whose ledger lacks the entry in it knows
-that the ledger was set back. The key lies in the ledger, so a server can withhold a token, but make
-none. Nor does a token tell it anything: the number of entries and the head, which other experiments
-and other servers' coins have a part in, are encrypted, and every token has the same length.
+that the ledger was set back. The key lies in the ledger, so a server can withhold a token but not
+make one. A token reveals nothing to it either: the number of entries and the head, which depend on
+other experiments and other servers' coins, are encrypted, and every token has the same length.
 """
 
 from __future__ import annotations

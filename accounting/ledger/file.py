@@ -87,7 +87,7 @@ def create_file(path: Path, data_set: str) -> None:
 
 
 def identity() -> list[tuple[str, str]]:
-    """Return what tells a ledger from all others: a public name, and a key that it alone has."""
+    """Return what distinguishes a ledger: a public name, and a key that it alone has."""
     return [("id", secrets.token_hex(16)), ("key", secrets.token_hex(32))]
 
 

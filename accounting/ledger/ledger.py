@@ -26,7 +26,7 @@ from coinflower.accounting.ledger.statement import Statement, Statements
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 
-# A price is computed without holding up others; if they reserve meanwhile, it is computed anew.
+# A price is computed without holding up others; if they reserve meanwhile, it is computed again.
 _MOST_PRICINGS = 5
 
 

@@ -36,7 +36,7 @@ FEW = 4
 """So many different terms are added up each time; more are folded."""
 KEPT_BACK = 0.01
 """Share of the budget that is kept back once anything is folded: the same rounds may come out
-dearer when they are folded in another order, and must still fit."""
+more expensive when they are folded in another order, and must still fit."""
 _MOST_KEPT = 8
 _ACCOUNTING = Path(__file__).parents[1]
 _LIBRARIES = ("numpy", "scipy", "dp-accounting")

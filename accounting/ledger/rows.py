@@ -39,7 +39,7 @@ def last(connection: sqlite3.Connection, path: Path) -> tuple[int, str]:
 
 
 def contains(connection: sqlite3.Connection, path: Path, entries: int, head: str) -> bool:
-    """Return whether this ledger had so many entries with that head once, or has them now."""
+    """Return whether this ledger has, or once had, that many entries with that head."""
     if entries == 0:
         return head == genesis(read_about(connection, path))
     query = "SELECT 1 FROM entries WHERE seq = ? AND hash = ?"

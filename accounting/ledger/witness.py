@@ -3,8 +3,8 @@
 A ledger that was set back, by a restored backup or a folder copied over it, is whole and in order;
 it only lacks what came later. The witness lies elsewhere, best on another disk, and knows of it.
 Order matters: first the ledger's commit, then the witness, then the outcome. A crash in between
-leaves a witness that is behind, never one that the ledger does not contain; who opens the ledger
-next moves it forward.
+leaves a witness that is behind, never one that the ledger does not contain; the next client
+to open the ledger moves it forward.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Witness:
         Args:
             connection: The ledger, in a transaction that can write.
             ledger: Its path.
-            anew: The owner wishes to have a witness where there is none any more.
+            anew: The owner wants a new witness because the old one is gone.
 
         Raises:
             LedgerError: The ledger lacks what the witness saw, or the witness is gone.

@@ -1,4 +1,4 @@
-"""The commands that tell how a run, a server or a client is."""
+"""The commands that report how a run, a server or a client is."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The gauge and the curve of the page, as SVG: they need no script.
 
-Colours come from the style sheet by class; nothing is told by colour alone.
+Colours come from the style sheet by class; nothing is shown by colour alone.
 """
 
 from __future__ import annotations

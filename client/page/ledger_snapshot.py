@@ -17,7 +17,7 @@ from coinflower.protocol.terms import terms_of
 
 # Reading takes time that the client would have: at most a tenth of it goes to the page.
 _EASE = 10.0
-_TICK = 50_000_000  # nanoseconds; file systems tell times to a few milliseconds
+_TICK = 50_000_000  # nanoseconds; file systems keep times to a few milliseconds
 
 Signature = tuple[tuple[int, int, int] | None, ...]
 
@@ -36,7 +36,7 @@ class Account(Tally):
 
     @property
     def short(self) -> str:
-        """The beginning of the hash of its terms, which tells namesakes apart."""
+        """The beginning of the hash of its terms, which distinguishes namesakes."""
         return self.experiment.partition("#")[2][:8]
 
     @property

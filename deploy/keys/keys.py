@@ -80,7 +80,7 @@ def make_authority(folder: Path, *, days: int = CA_DAYS, renew: bool = False) ->
         key = load_signing_key(folder / CA_KEY)
     elif present.exists() or (folder / CA_KEY).exists():
         raise UserError(
-            f"{folder} holds an authority already, which every certificate hangs on; "
+            f"{folder} holds an authority already, which every certificate depends on; "
             "renew it with --renew, or choose another folder."
         )
     else:

@@ -34,7 +34,7 @@ class RunFailedError(DeploymentError):
 
 
 class RunDefectError(RunFailedError, DefectError):
-    """The run did not finish, for a defect of this program."""
+    """The run did not finish because of a defect in this program."""
 
 
 def reopen(folder: Path) -> Cluster:

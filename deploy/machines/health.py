@@ -32,9 +32,9 @@ class HealthServer:
     """Tells SERVING as long as a check holds; lives as long as its ``with`` block.
 
     Args:
-        port: Port; None tells nobody.
+        port: Port; None serves none.
         check: Whether all is well; asked twice a second.
-        host: Interface to listen on; what is told is no secret, but nobody is asked for a password.
+        host: Interface to listen on; its answer is no secret, but nobody is asked for a password.
 
     Raises:
         DeploymentError: The port is in use.

@@ -46,7 +46,7 @@ class Setting:
             among charged rounds, at most so many of either coin.
         flips: Coins that are counted in each world.
         copies: Clients in one message: 1, or ``COPIES``.
-        colluders: Whether other clients conspire against it, known to who looks on.
+        colluders: Whether other clients conspire against it, known to the observer.
         twin: Whether a second client, in a process of its own, gives away its noise.
         label: Tells settings of one mode and geometry apart.
     """
@@ -125,7 +125,7 @@ class Setting:
         return math.cos(self.angle), -sine if self.angle > math.pi / 2 else sine
 
     def outputs(self, vectors: npt.NDArray[np.float32]) -> Array:
-        """Return vectors as they travel (a row a round) in clip norms, rounds x copies x 2."""
+        """Return vectors as they travel (one row per round) in clip norms, rounds x copies x 2."""
         scaled: Array = vectors.astype(np.float64) / CLIP_NORM
         if self.colluders:
             scaled[:, -1] -= OFFSET

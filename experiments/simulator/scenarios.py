@@ -153,7 +153,7 @@ def federate(
 
 
 def _fitted(setting: Setting, share: float) -> tuple[float, float]:
-    """Return p and q whose product is a share of all records, one of them the paper's if may be."""
+    """Return p and q whose product is a share of all records, one the paper's if possible."""
     for p, q in ((share / setting.q, setting.q), (setting.p, share / setting.p)):
         if max(p, q) <= 1:
             return p, q

@@ -26,7 +26,7 @@ def capped_sum(total: Vector, cap_norm: float) -> Vector:
     at most the clip norm, but for the rounding of single precision: c·2⁻²³ clip norms under a cap
     of c, where sums without a cap round by as much for each clip norm of their own length.
 
-    Under a cap the same is done for every sum, whether or not it bites: no time tells which.
+    Under a cap the same is done for every sum, whether or not it bites: no time reveals which.
 
     Args:
         total: The sum of clipped gradients, finite; zeros stay zeros.

@@ -304,7 +304,7 @@ def test_another_sites_page_cannot_press_the_button(
     browser: Any, office: Office, elsewhere: str
 ) -> None:
     browser.open(elsewhere)
-    browser.wait(lambda: "Requests of other pages are refused" in browser.text("body"))
+    browser.wait(lambda: "Requests from other pages are refused" in browser.text("body"))
     assert not office.paused()
     browser.complaints()  # of the refusal, and of what the other site lacks
 

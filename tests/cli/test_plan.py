@@ -116,10 +116,10 @@ def test_bad_answers_are_asked_again_with_a_sentence(tmp_path):
         "mode = 'trustful' is unknown",
         "the share = 2.0 is not a probability",
         "'half' is not understood",
-        "'very' is not understood; say strict, balanced, loose",
+        "'very' is not understood; give strict, balanced, loose",
         "epsilon = -1.0 must be",
         "delta = 1.0 must lie strictly between 0 and 1",
-        "'much' is not understood; say fast, balanced, accurate",
+        "'much' is not understood; give fast, balanced, accurate",
         "is more than the 240 records",
     ):
         assert sentence in done.stderr

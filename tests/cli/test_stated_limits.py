@@ -96,7 +96,7 @@ def test_a_stated_noise_alone_gives_every_client_what_it_costs(command, tmp_path
         ("--epsilon 1 --epsilon 100", "--epsilon is given 2 times"),
         ("--sigma 5 --epsilon 1 --sigma 0.1", "--sigma is given 2 times"),
         ("--mode untrusted --mode trusted", "--mode is given 2 times"),
-        ("--mode none --no-privacy --epsilon 1", "cannot keep --epsilon 1;"),
+        ("--mode none --no-privacy --epsilon 1", "cannot honour --epsilon 1;"),
         ("--mode none --no-privacy --sigma 2 --delta 1e-5", "keep --sigma 2, --delta 1e-05;"),
         ("--rounds-per-invite 0", "rounds_per_invitation = 0 must be"),
         ("--epsilon nan", "epsilon = nan"),
@@ -164,7 +164,7 @@ def test_a_client_does_not_forget_the_authority_it_was_given(command):
     words = "policy.toml --superlink 127.0.0.1:9 --insecure --root-certificates ca.pem"
     code, err = command("client", *words.split())
     assert code == 2
-    assert "--root-certificates ca.pem; leave out one of them" in err
+    assert "--root-certificates ca.pem would have no effect; leave out one of them" in err
 
 
 @pytest.mark.parametrize("largest_p", ["0.2", "1"])

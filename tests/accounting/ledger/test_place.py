@@ -159,7 +159,7 @@ def test_a_file_that_is_mounted_by_itself_is_refused(path, tmp_path):
     if done.returncode != 0:
         pytest.skip(f"cannot mount: {done.stderr.strip()}")
     try:
-        with pytest.raises(LedgerError, match=r"mounted as a single file.* mount the folder"):
+        with pytest.raises(LedgerError, match=r"mounted as a single file.* mount its folder"):
             Ledger.open(point)
         assert charged(point) == 1  # looking is allowed
     finally:

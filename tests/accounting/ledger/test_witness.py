@@ -127,7 +127,7 @@ def test_a_damaged_witness_is_refused(path, witness, content):
 
 def test_the_ledger_is_no_witness_of_its_own(path):
     before = path.read_bytes()
-    with pytest.raises(LedgerError, match="another file than the ledger"):
+    with pytest.raises(LedgerError, match="must not be the ledger itself"):
         Ledger.open(path, witness=path)
     assert path.read_bytes() == before
 
