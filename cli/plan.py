@@ -113,7 +113,7 @@ def _require_all(given: dict[str, Any]) -> None:
     missing = [option for key, option in options.items() if given[key] is None]
     if missing:
         raise UserError(
-            f"plan lacks {', '.join(missing)}; give it, or use --interactive to be asked."
+            f"plan needs {', '.join(missing)}; use --interactive to be asked."
         )
 
 

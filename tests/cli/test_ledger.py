@@ -208,7 +208,7 @@ def test_a_backup_says_what_it_is_and_is_adopted_on_purpose_only(path, tmp_path)
     assert_refused(run("release", copy, "trial"), "is a backup", "takes no charge")
     assert_refused(run("adopt", copy), "5 entries", made["backup_made"], "--yes")
     assert_refused(run("release", copy, "trial"), "is a backup")
-    assert "is a ledger now" in call("adopt", copy, "--yes")
+    assert "is now a ledger" in call("adopt", copy, "--yes")
     call("release", copy, "trial")
     assert_refused(run("adopt", path, "--yes"), "is a ledger already")
 

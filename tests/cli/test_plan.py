@@ -137,7 +137,7 @@ def test_enter_takes_the_defaults_and_options_are_not_asked():
     assert found["delta"] == suggested_delta(4, 40) == 1e-4
     assert found["largest_p"] == 0.5
     assert "How many clients" not in done.stderr
-    assert "In which share of rounds" in done.stderr
+    assert "Largest share of rounds" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_noise_of_every_client_adds_up_where_the_server_is_not_trusted():
 
 
 def test_what_is_missing_is_named():
-    with pytest.raises(ValueError, match=r"lacks -d, --delta, --batch; say --interactive"):
+    with pytest.raises(ValueError, match=r"needs -d, --delta, --batch; use --interactive"):
         call("plan --clients 8 --rounds 4 --epsilon 2")
 
 

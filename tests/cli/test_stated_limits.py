@@ -97,7 +97,7 @@ def test_a_stated_noise_alone_gives_every_client_what_it_costs(command, tmp_path
         ("--sigma 5 --epsilon 1 --sigma 0.1", "--sigma is given 2 times"),
         ("--mode untrusted --mode trusted", "--mode is given 2 times"),
         ("--mode none --no-privacy --epsilon 1", "cannot honour --epsilon 1;"),
-        ("--mode none --no-privacy --sigma 2 --delta 1e-5", "keep --sigma 2, --delta 1e-05;"),
+        ("--mode none --no-privacy --sigma 2 --delta 1e-5", "honour --sigma 2, --delta 1e-05;"),
         ("--rounds-per-invite 0", "rounds_per_invitation = 0 must be"),
         ("--epsilon nan", "epsilon = nan"),
         ("--epsilon nan --sigma 1", "epsilon = nan"),

@@ -109,7 +109,7 @@ def test_a_witness_that_cannot_be_written_lets_no_coin_out_and_none_is_lost(path
 def test_a_witness_that_is_gone_is_missed_until_a_new_one_is_wanted(path, witness):
     Ledger.open(path, witness=witness).close()
     witness.unlink()
-    with pytest.raises(LedgerError, match=r'make a new one by "coinflower ledger witness'):
+    with pytest.raises(LedgerError, match=r'make a new one with "coinflower ledger witness'):
         Ledger.open(path, witness=witness)
     with Ledger.open(path) as ledger:
         ledger.bear_witness(witness)
