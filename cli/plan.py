@@ -112,9 +112,7 @@ def _require_all(given: dict[str, Any]) -> None:
     options |= {"rounds": "--rounds", "batch": "--batch"}
     missing = [option for key, option in options.items() if given[key] is None]
     if missing:
-        raise UserError(
-            f"plan needs {', '.join(missing)}; use --interactive to be asked."
-        )
+        raise UserError(f"plan needs {', '.join(missing)}; use --interactive to be asked.")
 
 
 def _ask_for_missing(given: dict[str, Any]) -> dict[str, Any]:
