@@ -95,7 +95,7 @@ def test_any_encoding_is_written(encoding):
     letter, sign = ("ε", "≥") if encoding == "utf-8" else ("epsilon", ">=")
     told = out.decode(encoding)
     assert f"{letter} = {rounded_up(exact['epsilon'], 6)} at" in told
-    assert f"{letter} {sign} {rounded_down(exact['realised_epsilon'], 6)}:" in told
+    assert f"{letter} {sign} {rounded_down(exact['realised_epsilon'], 6)};" in told
 
 
 def test_a_narrow_window_keeps_every_figure():
