@@ -33,7 +33,7 @@ from coinflower.server.roster import Roster, SizeLimits, question
 logger = logging.getLogger("coinflower.server")
 
 _WAIT_SECONDS = 0.05
-_GATHER_SECONDS = 10.0
+_GATHER_SECONDS = 30.0
 
 
 class TooFewClientsError(RuntimeError):

@@ -125,6 +125,7 @@ def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[L
     handler = logging.FileHandler(folder / "clients.log")
     handler.setFormatter(TextFormatter("%(asctime)s %(threadName)s %(message)s"))
     log = logging.getLogger("coinflower.client")
+    before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
@@ -151,4 +152,6 @@ def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[L
             worker.join()
         forget_participants()
         log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]
         handler.close()

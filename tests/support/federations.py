@@ -18,8 +18,7 @@ from coinflower.deploy.local.nodes import NodeKind
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
 from coinflower.server.journal import read_metrics
-
-PATIENCE = 240.0
+from tests.support.waiting import PATIENCE, wait_until
 
 
 def plan(**changes: Any) -> Plan:
@@ -92,15 +91,15 @@ class Federation:
 
     def await_round(self, round_: int) -> None:
         """Wait until the server has played a round."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
+
+        def played() -> bool:
             metrics = read_metrics(self.cluster.server)
-            if metrics and metrics[-1]["round"] >= round_:
-                return
-            if not self._thread.is_alive():
-                raise AssertionError(f"the run ended before round {round_}: {self._error}")
-            time.sleep(0.05)
-        raise AssertionError(f"round {round_} was not reached in {PATIENCE} s")
+            return bool(metrics) and metrics[-1]["round"] >= round_
+
+        try:
+            wait_until(played, alive=self._thread.is_alive)
+        except AssertionError as vain:
+            raise AssertionError(f"round {round_} was not reached: {self._error}") from vain
 
     def kill(self, name: str) -> None:
         """Send SIGKILL to the cluster's processes of that name."""
@@ -111,7 +110,7 @@ class Federation:
 
     def finish(self) -> Exception | None:
         """Wait for the end and return the error, if any."""
-        self._thread.join(PATIENCE)
+        self._thread.join(2 * PATIENCE)
         assert not self._thread.is_alive(), "the run did not end"
         return self._error
 
@@ -120,7 +119,7 @@ class Federation:
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(PATIENCE)
         assert not processes(self.cluster.folder), "processes were left running"
 
 

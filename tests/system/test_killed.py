@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,14 @@ from coinflower.deploy.local.nodes import NodeKind
 from coinflower.protocol.modes import Mode
 from coinflower.server.journal import read_metrics
 from tests.support.federations import check_ledgers, processes
+from tests.support.waiting import PATIENCE, wait_until
 
 COINFLOWER = Path(sys.executable).parent / "coinflower"
 
 
 @pytest.mark.parametrize("mode", [Mode.TRUSTED, Mode.UNTRUSTED])
 def test_a_killed_client_does_not_stop_the_others(federation, mode):
-    run = federation(kind=NodeKind.PROCESSES, rounds=12, mode=mode)
+    run = federation(kind=NodeKind.PROCESSES, rounds=16, mode=mode)
     run.await_round(2)
     victim = processes(run.cluster.folder, "client-1.toml")[-1]
     os.kill(victim, signal.SIGKILL)
@@ -29,8 +29,8 @@ def test_a_killed_client_does_not_stop_the_others(federation, mode):
     assert "reply_seconds" in settings
     assert run.finish() is None
     charged = check_ledgers(cluster)
-    assert len(charged[0]) == len(charged[2]) == 12
-    assert len(charged[1]) < 12
+    assert len(charged[0]) == len(charged[2]) == 16
+    assert len(charged[1]) < 16
 
 
 @pytest.mark.parametrize("victim", ["flwr-serverapp", "fenced_superlink"])
@@ -62,11 +62,9 @@ def test_ctrl_c_stops_everything_and_leaves_whole_ledgers(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 90
-    while not (out / "server" / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until((out / "server" / "metrics.jsonl").exists, alive=lambda: running.poll() is None)
     running.send_signal(signal.SIGINT)
-    stdout, stderr = running.communicate(timeout=240)
+    stdout, stderr = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130, stdout + stderr
     assert "--resume" in stderr
     assert "Traceback" not in stdout + stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from coinflower.accounting.ledger.ledger import Ledger
 from tests.support.federations import processes
+from tests.support.waiting import wait_until
 
 COINFLOWER = Path(sys.executable).parent / "coinflower"
 
@@ -37,13 +38,11 @@ def test_a_ledger_copied_after_a_kill_shows_every_round_or_is_refused(tmp_path):
         [*command, "--processes"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     metrics = out / "server" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
     try:
-        while time.monotonic() < deadline:
-            if metrics.exists() and len(metrics.read_text().splitlines()) >= 5:
-                break
-            assert running.poll() is None
-            time.sleep(0.05)
+        wait_until(
+            lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= 5,
+            alive=lambda: running.poll() is None,
+        )
     finally:
         kill(running.pid)
         running.wait()

@@ -138,6 +138,7 @@ def _draws_of(terms, randomness, coins, size, parameters):
 def played(request, tmp_path_factory):
     """Run a small federation of unequal clients in which every draw is seeded."""
     fields = {"how": "dirichlet", "rounds": ROUNDS, "rounds_per_invitation": ROUNDS}
+    fields["waits_for_all"] = True
     terms = plan(mode=request.param, momentum=0.9, clip_norm=0.7, insecure_seed=SEED, **fields)
     run = Federation(prepare(terms, tmp_path_factory.mktemp("equality") / "run"))
     try:

@@ -37,9 +37,9 @@ from coinflower.deploy.local.cluster import prepare
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from tests.support.federations import plan
+from tests.support.waiting import wait_until
 
 COINS = 6
-PATIENCE = 240.0
 
 _SERVER = """
 import json, os, time
@@ -100,7 +100,7 @@ class CoClient:
             insecure=True,
             root_certificates=None,
             private_key=None,
-            heartbeat_interval=30.0,
+            heartbeat_interval=1800,  # it never beats, and must not count as gone
             polling_group=PollingGroup(),
             stop=self._stop,
         )
@@ -115,13 +115,7 @@ class CoClient:
 
     def take_question(self):
         """Return its own next question and the names of its objects."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            found = self._link.poll()
-            if found is not None:
-                return found
-            time.sleep(0.05)
-        raise AssertionError("no question came")
+        return wait_until(self._link.poll)
 
     def find(self, run, name):
         """Return an object of this name: its content, empty if it is announced only, or None."""
@@ -155,7 +149,7 @@ class CoClient:
             reply_to_message_id="",
             group_id="",
             created_at=time.time(),
-            ttl=60,
+            ttl=3600,
             message_type=f"query.{messages.ENROL}",
         )
         question = make_message(metadata=head, content=content)
@@ -213,7 +207,7 @@ class Scene:
         """Let the server read what the victim answered: its coins, or True for an error."""
         Path(f"{self._out}.go").touch()
         end = Path(f"{self._out}.end")
-        _await(end.exists)
+        wait_until(end.exists)
         return json.loads(end.read_text())
 
 
@@ -240,7 +234,7 @@ def scene(folder, superlink_class):
         stack.callback(thread.join)
         stack.callback(stop.set)
         thread.start()
-        _await(lambda: victim.joined)
+        wait_until(lambda: victim.joined)
         app = write_app(
             folder / "app",
             serverapp="quiet_server:app",
@@ -253,7 +247,7 @@ def scene(folder, superlink_class):
         )
         (app / "quiet_server.py").write_text(_SERVER)
         run = superlink.start_run(app)
-        _await(out.exists)
+        wait_until(out.exists)
         question, tree = curious.take_question()
         names = [branch.object_id for branch in iterate_object_tree(tree)]
         yield Scene(
@@ -271,10 +265,3 @@ def guesses(salt):
     patterns = itertools.product([False, True], repeat=COINS)
     fixed = {messages.ECHO: NO_TOKEN, messages.SALT: salt}
     return [ConfigRecord({messages.COINS: list(coins), **fixed}) for coins in patterns]
-
-
-def _await(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from coinflower.protocol.modes import Mode
 from coinflower.server.journal import read_metrics
 from coinflower.server.settings import load_settings, save_settings
 from tests.support.federations import check_ledgers, plan
+from tests.support.waiting import wait_until
 from tests.support.wires import Tap
 from tests.wire.record import read_exchanges, read_visits
 
@@ -111,7 +111,12 @@ def observe(folder, mode, kinds, *, rounds, round_seconds=None):
         folder / "run",
     )
     settings = load_settings(cluster.settings)
-    everybody = replace(settings, least_clients=len(kinds), patience_seconds=_PATIENCE_SECONDS)
+    everybody = replace(
+        settings,
+        least_clients=len(kinds),
+        patience_seconds=_PATIENCE_SECONDS,
+        reply_seconds=_PATIENCE_SECONDS,
+    )
     save_settings(everybody, cluster.settings)
     for policy in cluster.policies:
         table = tomllib.loads(policy.read_text())
@@ -163,10 +168,7 @@ def _machine(folder, authority, kinds, taps, policies):
         command = [sys.executable, str(program), str(authority), str(folder / _IDS), *nodes]
         guard = start_guarded(command, env=environment, log=log)
     try:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not (folder / _IDS).exists():
-            assert time.monotonic() < deadline, f"the clients did not join; see {folder}"
-            time.sleep(0.05)
+        wait_until((folder / _IDS).exists, alive=lambda: guard.poll() is None)
         yield
     finally:
         stop_guarded(guard)
