@@ -18,7 +18,7 @@ ASK = """
 import ssl, sys, urllib.request, urllib.error
 context = ssl.create_default_context(cafile=sys.argv[1])
 try:
-    print(urllib.request.urlopen(sys.argv[2], data=b"", context=context, timeout=5).status)
+    print(urllib.request.urlopen(sys.argv[2], data=b"", context=context, timeout=120).status)
 except urllib.error.HTTPError as error:
     print(error.code)
 except OSError as error:
@@ -61,17 +61,19 @@ def test_the_default_cluster_trains_and_shows_no_more_than_it_must(cluster):
     # Set up and started a second time, a complete run is well and charges nothing.
     default.compose("down")
     default.up()
-    assert default.health() == dict.fromkeys(("gateway", "server", *CLIENTS), "healthy")
+    healthy = dict.fromkeys(("gateway", "server", *CLIENTS), "healthy")
+    default.wait_until(lambda: default.health() == healthy, "the health of all")
     default.await_end()
     assert default.histories() == histories
 
 
 def test_faults_lose_no_round_and_charge_none_twice(cluster, engine):
-    rounds = 120
+    rounds = 240
     disturbed = cluster(COINFLOWER_ROUNDS=str(rounds))
     disturbed.up()
     disturbed.await_round(3)
-    assert disturbed.online() == dict.fromkeys(CLIENTS, True)
+    everybody = dict.fromkeys(CLIENTS, True)
+    disturbed.wait_until(lambda: disturbed.online() == everybody, "all clients")
 
     disturbed.compose("pause", "server")
     time.sleep(10)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import time
 from collections import Counter
@@ -39,7 +41,7 @@ PACKAGES = (
     "src",
 )
 FILES = ("pyproject.toml", "README.md", ".dockerignore")
-PATIENCE = 600.0
+PATIENCE_SECONDS = 600.0
 Found = TypeVar("Found")
 
 
@@ -100,11 +102,14 @@ class ComposeCluster:
         return done.stdout
 
     def wait_for_all(self, clients: int) -> None:
-        """Set the cluster up, to play no round with fewer clients, however slow their start."""
+        """Set the cluster up, to play no round with fewer clients, however slow they are."""
         self.compose("build", "setup")
         self.compose("run", "--rm", "-T", "setup")
         settings = self.volume("server") / "settings.toml"
-        save_settings(replace(load_settings(settings), least_clients=clients), settings)
+        patient = replace(
+            load_settings(settings), least_clients=clients, reply_seconds=PATIENCE_SECONDS
+        )
+        save_settings(patient, settings)
 
     def up(self, *arguments: str) -> None:
         self.compose("up", "--wait", "--wait-timeout", "600", *arguments)
@@ -136,13 +141,17 @@ class ComposeCluster:
         return sorted(self._volumes.glob(f"{self.project}_client-*-data/_data/policy.toml"))
 
     def ledger(self, index: int) -> Path:
-        """Return a copy of a client's ledger: the client may be writing to its own."""
+        """Return a copy of a client's ledger, made while the client may not write to its own."""
         original = self.volume(f"client-{index + 1}-ledger") / "ledger.db"
         copies = self._copies / self.project / str(index)
         shutil.rmtree(copies, ignore_errors=True)
         copies.mkdir(parents=True)
-        for file in original.parent.glob("ledger.db*"):
-            shutil.copy2(file, copies)
+        with contextlib.closing(
+            sqlite3.connect(original, timeout=PATIENCE_SECONDS, isolation_level=None)
+        ) as lock:
+            lock.execute("BEGIN IMMEDIATE")
+            # By another process: closing the file in this one would give up the lock.
+            subprocess.run(["cp", "--preserve", original, copies], check=True)
         return copies / "ledger.db"
 
     def histories(self) -> list[list[Entry]]:
@@ -176,11 +185,11 @@ class ComposeCluster:
             rounds = self.rounds()
             return rounds[-1]["round"] if rounds and rounds[-1]["round"] >= round_ else None
 
-        return self._await(played, f"round {round_}")
+        return self.wait_until(played, f"round {round_}")
 
     def await_end(self) -> None:
         """Wait until the run is complete."""
-        self._await(
+        self.wait_until(
             lambda: read_status(self.state).get("state") in ("finished", "failed"),
             "the end of the run",
         )
@@ -191,15 +200,15 @@ class ComposeCluster:
         told = self.compose("ps", "--format", "json").splitlines()
         return {one["Service"]: one["Health"] for one in map(json.loads, told)}
 
-    def _await(self, look: Callable[[], Found | None], what: str) -> Found:
-        deadline = time.monotonic() + PATIENCE
+    def wait_until(self, look: Callable[[], Found | None], what: str) -> Found:
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             found = look()
             if found:
                 return found
             time.sleep(0.3)
         logs = self.compose("logs", "--tail", "40", "--no-color", check=False)
-        raise AssertionError(f"{what} was not reached in {PATIENCE} s:\n{logs[-8000:]}")
+        raise AssertionError(f"{what} was not reached in {PATIENCE_SECONDS} s:\n{logs[-8000:]}")
 
 
 def check_nothing_lost(

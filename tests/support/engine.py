@@ -43,7 +43,7 @@ _PLUGINS = ("docker-compose", "docker-buildx")
 # slirp4netns answers questions for names here, with what the machine itself would answer.
 _NAME_SERVER = "10.0.2.3"
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-_START_SECONDS = 60.0
+_START_SECONDS = 300.0
 
 _STAND_IN = f"""\
 FROM {DEBIAN_IMAGE}

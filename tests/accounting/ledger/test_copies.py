@@ -18,6 +18,7 @@ from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
+from tests.support.waiting import PATIENCE
 
 TERMS = Certified(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
 BUDGET = Budget(epsilon=1e6, delta=1e-5)
@@ -84,7 +85,7 @@ class Worker:
 
     def await_round(self, round_):
         with self._reached:
-            assert self._reached.wait_for(lambda: self.told >= round_, 120)
+            assert self._reached.wait_for(lambda: self.told >= round_, PATIENCE)
 
     def kill(self):
         os.kill(self._process.pid, signal.SIGKILL)

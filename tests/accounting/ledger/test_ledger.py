@@ -16,6 +16,7 @@ from coinflower.accounting.ledger.entries import Budget, to_csv, to_json
 from coinflower.accounting.ledger.errors import LedgerCorruptError, LedgerError
 from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
 from coinflower.accounting.mechanism import Round
+from tests.support.waiting import PATIENCE
 
 TERMS = Certified(Round(p=0.3, q=0.1, d=20, noise_multiplier=1.5))
 BUDGET = Budget(epsilon=5.0, delta=1e-5)
@@ -239,7 +240,7 @@ def test_two_processes_share_one_ledger_without_losing_or_doubling(tmp_path):
         subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    outputs = [worker.communicate(timeout=240)[0] for worker in workers]
+    outputs = [worker.communicate(timeout=PATIENCE)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0, 0]
     assert outputs[0] == outputs[1] == outputs[2]
     with Ledger.open(path) as ledger:

@@ -13,6 +13,7 @@ from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
+from tests.support.waiting import PATIENCE
 
 TERMS = Certified(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
 BUDGET = Budget(epsilon=1e6, delta=1e-5)
@@ -127,7 +128,7 @@ def test_a_symbolic_link_and_the_file_are_one_ledger(path, tmp_path):
         subprocess.Popen([sys.executable, "-c", CHARGE, name], stdout=subprocess.PIPE, text=True)
         for name in names
     ]
-    told = [worker.communicate(timeout=120)[0].split() for worker in workers]
+    told = [worker.communicate(timeout=PATIENCE)[0].split() for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0, 0]
     coins = [one[0::2] for one in told]
     assert coins[0] == coins[1] == coins[2]

@@ -12,6 +12,7 @@ from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
+from tests.support.waiting import PATIENCE
 
 TERMS = Certified(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
 BUDGET = Budget(epsilon=50.0, delta=1e-5)
@@ -145,10 +146,10 @@ def test_once_a_pause_is_made_no_coin_falls_after_it(ledger):
 
     player = threading.Thread(target=play)
     player.start()
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE)
     ledger_stops.pause(ledger.path)
     with Ledger.open(ledger.path, read_only=True) as other:
         charged = other.tallies()[0].charged
-    player.join(30)
+    player.join(PATIENCE)
     assert len(refusals) == 1
     assert ledger.tallies()[0].charged == charged < rounds - 1
