@@ -14,6 +14,7 @@ import torch
 from coinflower.accounting.coin import CoinSource
 from coinflower.accounting.ledger.entries import Entry
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.app import forget_participants
 from coinflower.client.data import load_local_data
 from coinflower.client.participant import Participant
 from coinflower.learning import Randomness, SecureRandom, build_model, flatten_parameters
@@ -33,6 +34,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _no_participants() -> Iterator[None]:
+    yield
+    forget_participants()
 
 
 @dataclass(frozen=True, kw_only=True)

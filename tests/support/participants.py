@@ -1,7 +1,9 @@
-"""What the tests of a participant share."""
+"""What the tests of a participant, and of the handlers that call it, share."""
 
 from __future__ import annotations
 
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,8 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from flwr.app import ConfigRecord, Context, Message, Metadata, RecordDict
+from flwr.app.message import make_message
 from torch import nn
 
+from coinflower.accounting.ledger.echo import TOKEN_BYTES
+from coinflower.client.app import app
 from coinflower.client.data import load_local_data
 from coinflower.client.participant import Participant
 from coinflower.learning import (
@@ -20,16 +26,17 @@ from coinflower.learning import (
     load_parameters,
     to_tensor,
 )
-from coinflower.protocol.messages import vector_from_bytes
+from coinflower.protocol import messages
+from coinflower.protocol.messages import FAILURE_REASON, vector_from_bytes
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal, RefusedError, load_policy
 from coinflower.protocol.terms import Terms
 
 Make = Callable[..., Terms]
 
-
 LENGTH = 64 * 32 + 32 + 32 * 10 + 10
 SPEAKING = [Mode.TRUSTED, Mode.QUIET]
+KINDS = ("query.enrol", "query.invite", "train.gradient")
 
 
 class Recorder:
@@ -106,3 +113,61 @@ def variance_p_value(values: npt.NDArray[np.float32], std: float) -> float:
     statistic = float((values.astype(np.float64) ** 2).sum() / std**2)
     law = stats.chi2(len(values))
     return float(2 * min(law.cdf(statistic), law.sf(statistic)))
+
+
+def ask(kind: str, content: RecordDict) -> Message:
+    metadata = Metadata(
+        run_id=1,
+        message_id="m1",
+        src_node_id=1,
+        dst_node_id=7,
+        reply_to_message_id="",
+        group_id="",
+        created_at=time.time(),
+        ttl=60,
+        message_type=kind,
+    )
+    return make_message(metadata=metadata, content=content)
+
+
+def question(terms: Terms | str, **fields: Any) -> RecordDict:
+    text = terms if isinstance(terms, str) else terms.to_json()
+    return RecordDict({messages.ASK: ConfigRecord({messages.TERMS: text, **fields})})
+
+
+def context_of(owner: Any, **run_config: Any) -> Context:
+    return Context(
+        run_id=1,
+        node_id=7,
+        node_config={"policy": str(owner.policy)},
+        state=RecordDict(),
+        run_config=run_config,
+    )
+
+
+def call(owner: Any, kind: str, content: RecordDict) -> Message:
+    return app(ask(kind, content), context_of(owner))
+
+
+def answer_of(reply: Message) -> dict[str, Any]:
+    """The one record of a reply but salt and echo, after checking that they are there."""
+    assert not reply.has_error()
+    assert list(reply.content) == [messages.ANSWER]
+    assert not reply.content.metric_records
+    assert not reply.content.array_records
+    answer: dict[str, Any] = dict(reply.content.config_records[messages.ANSWER])
+    assert len(answer.pop(messages.SALT)) >= messages.SALT_BYTES
+    assert len(answer.pop(messages.ECHO)) == TOKEN_BYTES
+    return answer
+
+
+def fails(owner: Any, kind: str, content: RecordDict) -> None:
+    """Checks that the message fails and that nobody learns why."""
+    with pytest.raises(RuntimeError) as caught:
+        call(owner, kind, content)
+    error = caught.value
+    assert type(error) is RuntimeError
+    assert error.args == (FAILURE_REASON,)
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    assert "During handling" not in "".join(traceback.format_exception(error))
