@@ -11,11 +11,15 @@ import re
 import shutil
 from collections.abc import Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 from tests.support.tools import require_docker_compose, require_programs
+
+if TYPE_CHECKING:
+    from coinflower.server.settings import Settings
 
 # Those that take longest, in this order; a file is run by one process.
 _LONGEST = (
@@ -44,8 +48,8 @@ if (
 ):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
-# A busy machine is no reason to fail: speed belongs in benchmarks. Nor is luck: a change is tried on
-# the same examples everywhere, and `pytest --hypothesis-profile=explore` looks for others.
+# A busy machine is no reason to fail: speed belongs in benchmarks. Nor is luck: everywhere the same
+# examples are tried, and `pytest --hypothesis-profile=explore` looks for others.
 hypothesis.settings.register_profile(
     "explore", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -116,3 +120,14 @@ def nginx() -> None:
 def docker_compose() -> Path:
     """The program docker-compose."""
     return require_docker_compose()
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Settings of a server whose run, of four rounds, has not begun."""
+    from coinflower.deploy.local.cluster import prepare
+    from coinflower.server.settings import load_settings
+    from tests.support.federations import plan
+
+    folder = tmp_path_factory.mktemp("prepared")
+    return load_settings(prepare(plan(clients=2), folder / "run").settings)

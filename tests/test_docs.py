@@ -22,8 +22,8 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.cli.main import app
 from coinflower.protocol.policy import load_policy
 from coinflower.server.settings import load_settings
-from tests.support.commandlines import all_commands, command_of, commands_in, parsed
-from tests.support.guide import blocks as guide_blocks
+from tests.support.documents import all_commands, command_of, commands_in, parsed
+from tests.support.documents import blocks as guide_blocks
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "deploy" / "README.md"

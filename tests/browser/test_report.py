@@ -5,8 +5,7 @@ import pytest
 from coinflower.deploy.local.cluster import prepare
 from coinflower.protocol.modes import Mode
 from coinflower.report.run import report_local_run
-from tests.support.federations import plan
-from tests.support.played import play
+from tests.support.federations import plan, play
 
 GROUND = "return getComputedStyle(document.body).backgroundColor"
 CHARTS = "return [...document.querySelectorAll('svg.chart')].map(one => one.clientWidth)"

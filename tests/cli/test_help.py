@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from coinflower.cli.main import COMMANDS
-from tests.support.commandlines import all_commands
+from tests.support.documents import all_commands
 
 HEAVY = ("cryptography", "flwr", "matplotlib", "numpy", "opacus", "pydantic", "scipy", "torch")
 ASK = """

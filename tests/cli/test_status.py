@@ -8,29 +8,10 @@ from dataclasses import replace
 import pytest
 
 from coinflower.cli import main as cli
-from coinflower.deploy.local.cluster import prepare
 from coinflower.deploy.machines.status_file import StatusFile, read_server_status
 from coinflower.server.journal import Journal
-from coinflower.server.settings import load_settings, save_settings
-from coinflower.server.strategy import RoundReport
-from tests.support.federations import plan
-
-REPORT = RoundReport(
-    round=3,
-    available=3,
-    participants=2,
-    answered=1,
-    dropped=1,
-    expected_batch=70.0,
-    seconds=0.5,
-    received_bytes=1000,
-)
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prepared")
-    return load_settings(prepare(plan(clients=2), folder / "run").settings)
+from coinflower.server.settings import save_settings
+from tests.support.federations import REPORT
 
 
 @pytest.fixture
@@ -43,7 +24,7 @@ def test_a_server_at_work_is_described(folder):
     status_file = StatusFile(folder, "0.0.0.0:8443")
     status_file.note_nodes({"a": True, "b": False}, 1)
     journal = Journal(folder / "state", insecure=False)
-    journal.round(REPORT, 0.75)
+    journal.round(replace(REPORT, round=3), 0.75)
     journal.status("running", round_=3)
     found = read_server_status(folder)
     assert (found["server"], found["run"]) == ("running", "running")

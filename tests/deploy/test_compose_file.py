@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from coinflower.deploy.containers.compose_clients import OWN_CLIENTS, render
 from coinflower.deploy.containers.compose_setup import USER
-from tests.support.commandlines import command_of
+from tests.support.documents import command_of
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

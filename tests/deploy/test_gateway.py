@@ -18,8 +18,8 @@ from coinflower.deploy.gateway.config import largest_body, render_config, render
 from coinflower.learning import models
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
+from tests.support.documents import blocks
 from tests.support.gateways import Gateway, Upstream, arguments, make_certificate
-from tests.support.guide import blocks
 from tests.support.waiting import PATIENCE
 
 TERMS = Terms.from_fields(tomllib.loads(blocks()["settings.toml"])["terms"])

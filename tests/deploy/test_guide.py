@@ -11,8 +11,7 @@ from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.deploy.gateway import process as gateway_process
 from coinflower.protocol.policy import load_policy
 from coinflower.server.settings import load_settings
-from tests.support.commandlines import parsed
-from tests.support.guide import blocks
+from tests.support.documents import blocks, parsed
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))

@@ -9,29 +9,9 @@ import pytest
 
 from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.superlink import LOOPBACK, free_port
-from coinflower.deploy.local.cluster import prepare
 from coinflower.deploy.machines.prometheus import metrics_server, render_metrics
 from coinflower.server.journal import Journal
-from coinflower.server.settings import load_settings
-from coinflower.server.strategy import RoundReport
-from tests.support.federations import plan
-
-REPORT = RoundReport(
-    round=1,
-    available=3,
-    participants=2,
-    answered=1,
-    dropped=1,
-    expected_batch=70.0,
-    seconds=0.5,
-    received_bytes=1000,
-)
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prepared")
-    return load_settings(prepare(plan(clients=2), folder / "run").settings)
+from tests.support.federations import REPORT
 
 
 @pytest.fixture

@@ -7,14 +7,11 @@ from pathlib import Path
 import pytest
 
 from coinflower.deploy.flower.superlink import RunStatus
-from coinflower.deploy.local.cluster import prepare
 from coinflower.deploy.local.local_run import RunFailedError
 from coinflower.deploy.machines import run_supervisor as supervisor
 from coinflower.deploy.machines import serve
 from coinflower.report.run import report_server_run
 from coinflower.server.journal import Journal
-from coinflower.server.settings import load_settings
-from tests.support.federations import plan
 
 RUNNING = RunStatus(state="running", outcome="", details="")
 COMPLETED = RunStatus(state="finished", outcome="completed", details="")
@@ -53,12 +50,6 @@ class NodeAdmission:
 
     def apply(self):
         return {}
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prepared")
-    return load_settings(prepare(plan(clients=2), folder / "run").settings)
 
 
 @pytest.fixture

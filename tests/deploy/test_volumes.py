@@ -16,7 +16,7 @@ from coinflower.cli.machines import client as cli_client
 from coinflower.client.app import forget_participants
 from coinflower.client.participant import Participant
 from coinflower.protocol.terms import Terms
-from tests.support.guide import blocks
+from tests.support.documents import blocks
 
 TERMS = replace(Terms.from_fields(tomllib.loads(blocks()["settings.toml"])["terms"]), rounds=20)
 

@@ -16,7 +16,7 @@ from coinflower.server.journal import read_metrics
 from tests.hosts import attacks
 from tests.hosts.network import PACKAGES, SERVER_NAME, Network, wait_until
 from tests.support.debian import install_programs
-from tests.support.guide import block
+from tests.support.documents import block
 
 pytestmark = pytest.mark.hosts
 

@@ -19,9 +19,8 @@ from coinflower.protocol.policy import load_policy
 from coinflower.report.run import report_local_run, report_server_run
 from coinflower.server.journal import read_metrics
 from coinflower.server.settings import load_settings
-from tests.support.federations import plan
-from tests.support.pages import read_page
-from tests.support.played import play
+from tests.report.pages import read_page
+from tests.support.federations import plan, play
 
 ROUNDS = 3
 

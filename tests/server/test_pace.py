@@ -11,9 +11,9 @@ import pytest
 from flwr.app import Error, Message
 
 from coinflower.protocol.modes import Mode
-from tests.support.memory_grid import kind_of
-from tests.support.strategies import (
+from tests.support.memory_grid import (
     coins_of,
+    kind_of,
     round_of,
 )
 

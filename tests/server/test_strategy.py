@@ -15,12 +15,13 @@ from coinflower.learning.noise import lattice_cell
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.server.strategy import DivergedError
-from tests.support.memory_grid import Deliver, kind_of
-from tests.support.strategies import (
+from tests.support.memory_grid import (
     EVERYTHING,
+    Deliver,
     Make,
     central_descent,
     coins_of,
+    kind_of,
     reply_with,
     rounds_sent,
 )

@@ -12,12 +12,12 @@ from flwr.app import Message
 from coinflower.learning import SecureRandom
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
-from tests.support.memory_grid import kind_of
-from tests.support.strategies import (
+from tests.support.memory_grid import (
     EVERYTHING,
     Make,
     central_descent,
     coins_of,
+    kind_of,
     round_of,
     rounds_sent,
 )

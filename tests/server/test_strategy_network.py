@@ -13,11 +13,12 @@ from flwr.app import Error, Message
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
 from coinflower.server.strategy import TooFewClientsError
-from tests.support.memory_grid import Deliver, kind_of
-from tests.support.strategies import (
+from tests.support.memory_grid import (
     EVERYTHING,
+    Deliver,
     Make,
     central_descent,
+    kind_of,
     reply_with,
     round_of,
 )

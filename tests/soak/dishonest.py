@@ -10,19 +10,15 @@ everything, say that they take part in every round, and
 """
 
 import sys
-import threading
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from coinflower.client.node.polling_group import PollingGroup
-from coinflower.client.node.resident import ResidentNode
-from coinflower.deploy.machines.logs import LogFormat, start_logging
-from coinflower.deploy.signals import stop_on_signals
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import largest_norm
 from coinflower.server.roster import SizeLimits
+from tests.soak.machine import run_nodes
 
 LARGEST = SizeLimits().each
 
@@ -87,26 +83,7 @@ KINDS = [
 
 
 def main(address):
-    start_logging(LogFormat.TEXT)
-    polling_group = PollingGroup()
-    with stop_on_signals() as stop:
-        nodes = [
-            ResidentNode(
-                address,
-                app,
-                stop=stop,
-                node_config={},
-                insecure=True,
-                drain_seconds=10.0,
-                polling_group=polling_group,
-            )
-            for app in KINDS
-        ]
-        threads = [threading.Thread(target=node.run) for node in nodes]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    run_nodes(address, [(app, {}) for app in KINDS])
 
 
 if __name__ == "__main__":

@@ -10,18 +10,14 @@ it outlives the process.
 import json
 import os
 import sys
-import threading
 from pathlib import Path
 
 import torch
 
 from coinflower.client.app import app
-from coinflower.client.node.polling_group import PollingGroup
-from coinflower.client.node.resident import ResidentNode
-from coinflower.deploy.machines.logs import LogFormat, start_logging
-from coinflower.deploy.signals import stop_on_signals
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
+from tests.soak.machine import run_nodes
 
 ASKED, SAID = "asked", "said"
 COINS, SUM, ENROL = "coins", "sum", "enrol"
@@ -61,27 +57,8 @@ def _tell(line):
 
 
 def main(address, *policies):
-    start_logging(LogFormat.TEXT)
     torch.set_num_threads(1)
-    polling_group = PollingGroup()
-    with stop_on_signals() as stop:
-        nodes = [
-            ResidentNode(
-                address,
-                Witness(Path(policy).stem),
-                stop=stop,
-                node_config={"policy": policy},
-                insecure=True,
-                drain_seconds=10.0,
-                polling_group=polling_group,
-            )
-            for policy in policies
-        ]
-        threads = [threading.Thread(target=node.run) for node in nodes]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    run_nodes(address, [(Witness(Path(policy).stem), {"policy": policy}) for policy in policies])
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from tests.soak import dishonest, witness
 from tests.support.wires import Wire
 
 WITNESS = "witness.jsonl"
+_ROOT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
 _RESTART_SECONDS = 1.0
 _ROOM = 1 + 1e-9
@@ -38,7 +39,8 @@ class Program:
 
     def __init__(self, command, *, folder, log, environment=None, listen=None):
         self._command = [str(part) for part in command]
-        self._environment = {**os.environ, "SOAK_FOLDER": str(folder), **(environment or {})}
+        own = {"SOAK_FOLDER": str(folder), "PYTHONPATH": str(_ROOT)}
+        self._environment = {**os.environ, **own, **(environment or {})}
         self._log = log
         self._listen = listen
         self._listeners = []

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,10 +15,25 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.local.cluster import Cluster, Plan
 from coinflower.deploy.local.local_run import collect_results, run_cluster
 from coinflower.deploy.local.nodes import NodeKind
+from coinflower.learning import SeededRandom
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import Terms
-from coinflower.server.journal import read_metrics
+from coinflower.server.journal import Journal, read_metrics
+from coinflower.server.strategy import RoundReport
 from tests.support.waiting import PATIENCE, wait_until
+
+REPORT = RoundReport(
+    round=1,
+    available=3,
+    participants=2,
+    answered=1,
+    dropped=1,
+    expected_batch=70.0,
+    seconds=0.5,
+    received_bytes=1000,
+)
+"""A round that went as rounds do."""
 
 
 def plan(**changes: Any) -> Plan:
@@ -162,3 +177,38 @@ def check_ledgers(cluster: HasLedgers) -> dict[int, dict[int, bool]]:
         assert len(coins) <= cluster.terms.rounds
         charged[index] = coins
     return charged
+
+
+def play(cluster: Cluster, *, seeded: Collection[int] = ()) -> dict[int, list[bool]]:
+    """Charge every round to every ledger and journal it, as a run would, without training."""
+    terms = cluster.terms
+    coins: dict[int, list[bool]] = {}
+    for index, path in enumerate(cluster.policies):
+        policy = load_policy(path)
+        source = SeededRandom(index) if index in seeded else None
+        with Ledger.open(cluster.ledger(index), coins=source) as ledger:
+            cost = terms.round_cost(policy.declared_size)
+            if cost is not None:
+                ledger.reserve(terms.ledger_key, cost, terms.rounds, policy.budget)
+                rounds = range(1, terms.rounds + 1)
+                coins[index] = ledger.flip_all(terms.ledger_key, rounds)
+            else:
+                coins[index] = [True] * terms.rounds
+    journal = Journal(cluster.server, insecure=cluster.insecure)
+    for round_ in range(1, terms.rounds + 1):
+        joined = [index for index in coins if coins[index][round_ - 1]]
+        asked = list(coins) if terms.mode.answers_always else joined
+        journal.round(
+            RoundReport(
+                round=round_,
+                available=len(coins),
+                participants=len(asked),
+                answered=len(asked),
+                dropped=0,
+                expected_batch=7.5 * len(asked),
+                seconds=0.1,
+                received_bytes=10,
+            ),
+            0.25 + 0.1 * round_,
+        )
+    return coins

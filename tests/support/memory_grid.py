@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
@@ -19,7 +21,15 @@ from coinflower.accounting.ledger.entries import Entry
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.app import app
 from coinflower.client.data import load_local_data
-from coinflower.learning import Records, SecureRandom, build_model, flatten_parameters
+from coinflower.learning import (
+    Records,
+    SecureRandom,
+    build_model,
+    clipped_gradient_sum,
+    flatten_parameters,
+    load_parameters,
+    to_tensor,
+)
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
@@ -29,6 +39,8 @@ from coinflower.server.grid import PromptGrid
 from coinflower.server.strategy import RandomParticipation, RoundReport
 from tests.support.builders import make_owner, make_terms
 
+Make = Callable[..., Any]
+EVERYTHING: dict[str, Any] = {"p": 1.0, "q": 1.0, "clip_norm": math.inf}
 Weights = npt.NDArray[np.float32]
 Deliver = Callable[[], Message]
 Interference = Callable[[Message, Deliver], Message | None]
@@ -231,3 +243,39 @@ def make_federation(
     fields = {"rounds": 6, "rounds_per_invitation": 1, "learning_rate": 0.5}
     terms = make_terms(mode, **{**fields, **changes})
     return Federation(folder=folder, terms=terms, grid=MemoryGrid(policies))
+
+
+def round_of(message: Message) -> int:
+    return int(str(message.content.config_records[messages.ASK].get("round", 0)))
+
+
+def reply_with(message: Message, **fields: Any) -> Message:
+    return Message(RecordDict({messages.ANSWER: ConfigRecord(fields)}), reply_to=message)
+
+
+def coins_of(fed: Any, node: int) -> dict[int, bool]:
+    return {entry.round: entry.coin for entry in fed.entries(node, "charge")}
+
+
+def rounds_sent(fed: Any, kind: str) -> dict[int, list[int]]:
+    """The rounds that each client was asked about, in order."""
+    asked: dict[int, list[int]] = {node: [] for node in fed.nodes}
+    for event in fed.grid.sent(kind):
+        asked[event.node] += range(event.round, event.round + max(1, event.count))
+    return asked
+
+
+def central_descent(fed: Any, rounds: int, total: float) -> np.ndarray:
+    """Gradient descent with momentum on the data of all clients together."""
+    parts = [fed.data(node) for node in fed.nodes]
+    inputs = to_tensor(np.concatenate([part.inputs for part in parts]))
+    targets = torch.from_numpy(np.concatenate([part.targets for part in parts]))
+    weights = fed.initial().astype(np.float64)
+    velocity = np.zeros_like(weights)
+    model = build_model("digits", classes=10)
+    for _ in range(rounds):
+        load_parameters(model, weights.astype(np.float32))
+        gradient = clipped_gradient_sum(model, inputs, targets, math.inf).numpy() / total
+        velocity = fed.terms.momentum * velocity + gradient
+        weights = weights - fed.terms.learning_rate * velocity
+    return np.asarray(weights)

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.server.settings import load_settings, save_settings
-from tests.support.guide import blocks
+from tests.support.documents import blocks
 from tools.live_picture import draw
 
 

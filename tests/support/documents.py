@@ -1,10 +1,12 @@
-"""Command lines as documents write them, understood by the program without being run."""
+"""What documents say: the blocks of the operator's guide, and command lines, parsed but not run."""
 
 from __future__ import annotations
 
 import functools
+import re
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +14,22 @@ from typer.main import get_command
 
 from coinflower.cli.main import COMMANDS, app
 
+GUIDE = Path(__file__).parents[2] / "deploy" / "README.md"
+_BLOCK = re.compile(r"^```(sh|toml) ([a-z. ]+)\n(.*?)^```", re.M | re.S)
 _JOINTS = {"&&", "|", ";"}
+
+
+def blocks() -> dict[str, str]:
+    """Return the marked blocks of the guide by their mark, as in "server run"."""
+    found = {mark: text for _, mark, text in _BLOCK.findall(GUIDE.read_text())}
+    assert len(found) == len(_BLOCK.findall(GUIDE.read_text())), "a mark is used twice"
+    return found
+
+
+def block(mark: str, client: str = "ward-7", index: int = 0) -> str:
+    """Return a block as it is written, for a client of another name than the guide's."""
+    text = blocks()[mark].strip()
+    return text.replace("ward-7", client).replace("index = 0", f"index = {index}")
 
 
 @functools.cache
