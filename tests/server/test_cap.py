@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message
-from tests.support.strategies import Make, reply_with
 
 from coinflower.learning import build_model, clipped_gradient_sum, load_parameters, to_tensor
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.protocol.policy import Refusal
-from tests.support.memory_grid import Deliver, Federation, kind_of
+from tests.support.memory_grid import Deliver, Federation, Make, kind_of, reply_with
 
 CLIP, CAP = 0.5, 1.5
 
