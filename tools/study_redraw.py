@@ -13,8 +13,8 @@ from pathlib import Path
 
 from coinflower.experiments.studies.page import draw_page
 from coinflower.experiments.studies.studies import Question, Study, parse_question
-from coinflower.experiments.studies.tables import read_outcomes
 from coinflower.experiments.studies.trainings import Outcome
+from tools.study_outcomes import read_outcomes
 
 
 def redraw(folder: Path, out: Path) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.app import SIMULATED_POLICIES
-from coinflower.deploy.errors import DefectError, DeploymentError
 from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.deploy.local.nodes import NodeKind, local_nodes
+from coinflower.deploy.runs import RunFailedError, failure, require_alive
 from coinflower.protocol.policy import load_policy
 from coinflower.server.journal import STATUS, MetricsReader, read_metrics, read_status
 from coinflower.server.settings import load_settings, save_settings
@@ -27,14 +27,6 @@ from coinflower.server.settings import load_settings, save_settings
 _LOOK_SECONDS = 0.25
 
 Progress = Callable[[dict[str, Any], list[dict[str, Any]]], None]
-
-
-class RunFailedError(DeploymentError):
-    """The run did not finish; the message says why."""
-
-
-class RunDefectError(RunFailedError, DefectError):
-    """The run did not finish because of a defect in this program."""
 
 
 def reopen(folder: Path) -> Cluster:
@@ -99,25 +91,13 @@ def run_cluster(
             if status.completed:
                 return dead
             if status.finished:
-                state = read_status(cluster.server)
-                reason = state.get("message") or status.details
-                log = superlink.run_log(run_id)
-                (cluster.folder / "logs" / "server.log").write_text(log)
-                if state.get("state") == "defective":
-                    raise RunDefectError(
-                        f"The server failed because of a defect in this program: {reason}. "
-                        f"Its trace is in {cluster.folder / 'logs' / 'server.log'}."
-                    )
-                raise RunFailedError(reason or f"The run failed: see {superlink.log_file}.")
+                log = cluster.folder / "logs" / "server.log"
+                log.write_text(superlink.run_log(run_id))
+                raise failure(read_status(cluster.server), status.details, log)
             if len(dead) == len(cluster.policies):
                 superlink.stop_run(run_id)
                 raise RunFailedError(f"All clients died: {'; '.join(dead)}.")
-            if state.get("state") in ("waiting", "running") and not is_alive(state["pid"]):
-                # Flower would notice only after a minute without heartbeat.
-                raise RunFailedError(
-                    "The server's process ended in the middle of the run; continue with: "
-                    f"coinflower run --resume {cluster.folder}"
-                )
+            require_alive(state, again=f"coinflower run --resume {cluster.folder}")
         superlink.stop_run(run_id)
         return _told_dead(cluster, kind, nodes.dead())
 
@@ -140,15 +120,6 @@ def _superlink(cluster: Cluster, kind: NodeKind, port: int | None) -> Superlink:
     return Superlink(
         folder, port=port, simulated_nodes=len(cluster.policies), environment=environment
     )
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process of this machine is there and not yet a zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def collect_results(cluster: Cluster, started: float) -> dict[str, Any]:

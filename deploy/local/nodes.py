@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import logging
 import os
@@ -43,15 +42,15 @@ class LocalNodes:
     """The running clients of a local federation.
 
     Args:
-        ended: For each client, whether it has ended; in the order of their policies.
+        ended: Tells for each client whether it has ended; in the order of their policies.
     """
 
-    def __init__(self, ended: Sequence[Callable[[], bool]] = ()) -> None:
+    def __init__(self, ended: Callable[[], Sequence[bool]] = lambda: ()) -> None:
         self._ended = ended
 
     def dead(self) -> list[int]:
         """Return the clients that have ended although nobody told them to."""
-        return [index for index, ended in enumerate(self._ended) if ended()]
+        return [index for index, ended in enumerate(self._ended()) if ended]
 
 
 @contextlib.contextmanager
@@ -82,21 +81,13 @@ def local_nodes(
             environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
             with (folder / f"client-{index}.log").open("ab") as log:
                 guards.append(start_guarded(make(address, policy), env=environment, log=log))
-        yield LocalNodes([functools.partial(_has_ended, guard) for guard in guards])
+        yield LocalNodes(lambda: [guard.poll() is not None for guard in guards])
     finally:
         enders = [threading.Thread(target=stop_guarded, args=(guard,)) for guard in guards]
         for ender in enders:
             ender.start()
         for ender in enders:
             ender.join()
-
-
-def _has_ended(guard: subprocess.Popen[bytes]) -> bool:
-    return guard.poll() is not None
-
-
-def _is_over(worker: threading.Thread) -> bool:
-    return not worker.is_alive()
 
 
 def _resident_command(address: str, policy: Path) -> list[str]:
@@ -145,7 +136,7 @@ def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[L
     try:
         for worker in workers:
             worker.start()
-        yield LocalNodes([functools.partial(_is_over, worker) for worker in workers])
+        yield LocalNodes(lambda: [not worker.is_alive() for worker in workers])
     finally:
         stop.set()
         for worker in workers:

@@ -12,11 +12,11 @@ from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink
 from coinflower.deploy.gateway.process import Gateway
-from coinflower.deploy.local.local_run import RunDefectError, RunFailedError, is_alive
 from coinflower.deploy.machines.node_registry import FOLDER, NodeAdmission, Registry
 from coinflower.deploy.machines.server_log import FILE as RECORDS
 from coinflower.deploy.machines.server_log import Relay
 from coinflower.deploy.machines.status_file import SETTINGS, StatusFile
+from coinflower.deploy.runs import failure, require_alive
 from coinflower.server.journal import MetricsReader, ask_to_stop, read_status
 from coinflower.server.settings import Settings
 
@@ -103,7 +103,9 @@ class RunSupervisor:
                     break
                 logger.info("%s Nodes may stay until the server is stopped.", self._complete())
             if status.finished and not complete:
-                raise self._failure(status.details)
+                raise failure(
+                    read_status(self._settings.state), status.details, self._superlink.log_file
+                )
             self._require_alive()
             if self._shuts_out():
                 self._drain(self._settings.reply_seconds + drain_seconds, stop)
@@ -178,19 +180,4 @@ class RunSupervisor:
     def _require_alive(self) -> None:
         if self._door is not None and not self._door.alive():
             raise DeploymentError(self._door.last_log_lines())
-        state = read_status(self._settings.state)
-        if state.get("state") in ("waiting", "running") and not is_alive(state["pid"]):
-            # Flower would notice only after a minute without heartbeat.
-            raise RunFailedError(
-                "The server's process ended in the middle of the run; continue with --resume."
-            )
-
-    def _failure(self, details: str) -> RunFailedError:
-        status = read_status(self._settings.state)
-        told = status.get("message")
-        if status.get("state") == "defective":
-            return RunDefectError(
-                f"The server failed because of a defect in this program: {told}. Its trace is in "
-                f"{self._superlink.log_file}."
-            )
-        return RunFailedError(told or details or f"See {self._superlink.log_file}.")
+        require_alive(read_status(self._settings.state), again="--resume.")

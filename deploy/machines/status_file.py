@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coinflower.accounting.errors import UserError
-from coinflower.deploy.local.local_run import is_alive
+from coinflower.deploy.runs import is_alive, is_at_work
 from coinflower.server.checkpoint import write_atomically
 from coinflower.server.journal import read_metrics, read_status
 from coinflower.server.settings import Settings, load_settings
@@ -67,11 +67,6 @@ def is_served(folder: Path) -> bool:
     return bool(status_file) and is_alive(status_file["pid"])
 
 
-def is_running(status: Mapping[str, Any]) -> bool:
-    """Return whether the parameter server that wrote this status is still at work."""
-    return status.get("state") in ("waiting", "running") and is_alive(status["pid"])
-
-
 def read_server_status(folder: Path) -> dict[str, Any]:
     """Return where the server of a folder stands, as figures.
 
@@ -91,9 +86,9 @@ def standing(settings: Settings, folder: Path) -> dict[str, Any]:
     status_file, status = read_status_file(folder), read_status(settings.state)
     metrics = read_metrics(settings.state)
     local = not status_file  # written by `coinflower run`, which has no server of its own
-    running = is_running(status) if local else is_served(folder)
+    running = is_at_work(status) and is_alive(status["pid"]) if local else is_served(folder)
     state = status.get("state", "not begun")
-    if not running and state in ("waiting", "running"):
+    if not running and is_at_work(status):
         state = "interrupted"
     measured = [row for row in metrics if row["accuracy"] is not None]
     return {

@@ -111,7 +111,7 @@ def _draw(figure: Figure, out: Path) -> None:
                 label=f"paper's points, {name}{note}",
             )
     axes.set_xscale("log" if figure.log_x else "linear")
-    axes.set_yscale("log" if figure.log_y else "linear")
+    axes.set_yscale("log")
     axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1.01, 0.5))
     picture.text(0.02, -0.06, figure.caption, fontsize=7, wrap=True)
     save(picture, out / f"{figure.name}.png", out / f"{figure.name}.svg")

@@ -65,7 +65,6 @@ class Figure:
     y_label: str
     caption: str
     log_x: bool = False
-    log_y: bool = True
     curves: dict[str, Series] = field(default_factory=dict)
     points: dict[str, Series] = field(default_factory=dict)
 

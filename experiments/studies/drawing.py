@@ -151,15 +151,8 @@ def _draw_over_budget(study: Study, outcomes: list[Outcome], out: Path) -> dict[
             if scheme == NO_SCHEME:
                 axes.axhline(group[0].mean, color=look["color"], label=group[0].case.title)
                 continue
-            axes.errorbar(
-                [place(each) for each in group],
-                [each.mean for each in group],
-                yerr=[each.spread for each in group],
-                capsize=3,
-                markersize=_SIZES.get(scheme, 5),
-                label=group[0].case.title,
-                **look,
-            )
+            label, size = group[0].case.title, _SIZES.get(scheme, 5)
+            _draw_group(axes, group, place, label=label, markersize=size, **look)
         axes.set_xscale("log")
         _finish(figure, axes, out / name, study.epsilons if name == "over-budget" else ())
     return {
@@ -178,11 +171,10 @@ def _draw_over_clients(outcomes: list[Outcome], out: Path) -> str:
         group = [
             each for each in outcomes if (each.case.epsilon, each.case.noise) == (epsilon, noise)
         ]
-        axes.errorbar(
-            [each.clients for each in group],
-            [each.mean for each in group],
-            yerr=[each.spread for each in group],
-            capsize=3,
+        _draw_group(
+            axes,
+            group,
+            lambda each: each.clients,
             marker=_MARKERS[budgets.index(epsilon) % len(_MARKERS)],
             color=f"C{index}",
             **_NOISES[noise],
@@ -207,11 +199,10 @@ def _draw_over_cap(study: Study, outcomes: list[Outcome], out: Path) -> str:
             if (each.case.scheme, each.case.epsilon) == ("certified", epsilon)
         ]
         name = "the paper's (ε, δ) in each iteration" if epsilon is None else f"ε = {epsilon:g}"
-        axes.errorbar(
-            [places[each.case.cap] for each in group],
-            [each.mean for each in group],
-            yerr=[each.spread for each in group],
-            capsize=3,
+        _draw_group(
+            axes,
+            group,
+            lambda each: places[each.case.cap],
             marker=_MARKERS[index % len(_MARKERS)],
             color=f"C{index}",
             label=name,
@@ -227,6 +218,18 @@ def _draw_over_cap(study: Study, outcomes: list[Outcome], out: Path) -> str:
         f"Accuracy after {study.iterations} iterations over the cap, with the noise that the "
         f"certified bound asks for under it ({_seeds(study, outcomes)}). "
         f"{_truth(study, outcomes)}"
+    )
+
+
+def _draw_group(
+    axes: Any, group: list[Outcome], place: Callable[[Outcome], float | None], **look: Any
+) -> None:
+    axes.errorbar(
+        [place(each) for each in group],
+        [each.mean for each in group],
+        yerr=[each.spread for each in group],
+        capsize=3,
+        **look,
     )
 
 

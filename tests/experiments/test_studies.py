@@ -13,9 +13,10 @@ from coinflower.cli.main import app
 from coinflower.experiments.studies.drawing import draw
 from coinflower.experiments.studies.page import write_page
 from coinflower.experiments.studies.studies import Case, Question, Study, training_key
-from coinflower.experiments.studies.tables import read_outcomes, write_tables
+from coinflower.experiments.studies.tables import write_tables
 from coinflower.experiments.studies.trainings import play
 from coinflower.protocol.modes import Mode
+from tools.study_outcomes import read_outcomes
 from tools.study_redraw import redraw
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
