@@ -118,5 +118,5 @@ def client_line(client: ClientRecord) -> ClientLine:
         budget=rounded_down(client.budget),
         share=client.share(client.epsilon),
         charged=len(client.coins),
-        joined=sum(client.coins.values()),
+        took_part=sum(client.coins.values()),
     )

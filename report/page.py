@@ -50,7 +50,7 @@ class ClientLine:
     budget: str
     share: float
     charged: int
-    joined: int
+    took_part: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -154,16 +154,16 @@ def _local_counts(
     """As the server saw it; in mode untrusted it saw nothing, but the ledgers lie here."""
     if not terms.mode.answers_always:
         return _seen_counts(terms, rows)
-    joined = {
+    took_part = {
         row["round"]: [client for client in clients if client.coins.get(row["round"])]
         for row in rows
     }
     return _counts(
         terms,
-        [(float(round_), float(len(some))) for round_, some in joined.items()],
+        [(float(round_), float(len(some))) for round_, some in took_part.items()],
         [
             (float(round_), terms.q * sum(client.records for client in some))
-            for round_, some in joined.items()
+            for round_, some in took_part.items()
         ],
     )
 

@@ -108,7 +108,7 @@ def _guarantee(results: dict[str, Any]) -> list[Statement]:
 
 
 def _counts(curve: Curve, results: dict[str, Any]) -> list[Figure]:
-    joined = [(float(at), float(count)) for at, (count, _) in enumerate(curve.draws, start=1)]
+    took_part = [(float(at), float(count)) for at, (count, _) in enumerate(curve.draws, start=1)]
     drawn = [(float(at), float(count)) for at, (_, count) in enumerate(curve.draws, start=1)]
     measured = [(float(at), value) for at, value in sorted(curve.accuracy.items())]
     return [
@@ -117,7 +117,7 @@ def _counts(curve: Curve, results: dict[str, Any]) -> list[Figure]:
             "participants",
             "Clients that took part, per iteration",
             "clients",
-            joined,
+            took_part,
             caption=took_part_caption(results["p"]),
             unit="iteration",
         ),
@@ -139,7 +139,7 @@ def _epsilon_figure(results: dict[str, Any]) -> Figure:
         terms=scheme_class(results["analysis"])(_round(results)),
         reserved_rounds=played,
         charged=played,
-        joined=0,
+        took_part=0,
         secure=not results["insecure"],
     )
     stated = Statements(Prices()).statement([tally], results["delta"])

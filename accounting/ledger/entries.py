@@ -76,7 +76,7 @@ class Tally:
         terms: What a round costs.
         reserved_rounds: Rounds reserved, those charged included.
         charged: Rounds charged.
-        joined: Rounds whose coin said yes.
+        took_part: Rounds whose coin said yes.
         secure: Whether neither coins nor noise were ever seeded.
         agreed: What the owner agreed to, as canonical JSON; empty in entries that do not say.
     """
@@ -85,7 +85,7 @@ class Tally:
     terms: Analysis
     reserved_rounds: int
     charged: int
-    joined: int
+    took_part: int
     secure: bool
     agreed: str = ""
 
@@ -97,13 +97,13 @@ class Tally:
     @classmethod
     def from_row(cls, row: TallyRow) -> Tally:
         """Return the tally of a database row."""
-        experiment, terms, reserved_rounds, charged, joined, secure = row
+        experiment, terms, reserved_rounds, charged, took_part, secure = row
         return cls(
             experiment=experiment,
             terms=terms_from_json(terms),
             reserved_rounds=reserved_rounds,
             charged=charged,
-            joined=joined,
+            took_part=took_part,
             secure=bool(secure),
             agreed=_agreed_in(terms),
         )

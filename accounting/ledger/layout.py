@@ -2,8 +2,8 @@
 
 Rows of ``entries`` are only ever added; each carries the hash of itself and of the row before it.
 ``tallies`` sums them up per experiment, so that asking what was spent does not read every round;
-verification recomputes it, and its column ``committed`` counts reserved rounds. ``about`` says
-whose ledger it is. ``stops`` is made by the first stop.
+verification recomputes it, and its columns ``committed`` and ``joined`` count the rounds reserved
+and those taken part in. ``about`` says whose ledger it is. ``stops`` is made by the first stop.
 """
 
 from __future__ import annotations

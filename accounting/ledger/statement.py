@@ -53,7 +53,7 @@ class Statement:
     @property
     def took_part(self) -> int:
         """Rounds whose coin said yes."""
-        return sum(tally.joined for tally in self.tallies)
+        return sum(tally.took_part for tally in self.tallies)
 
     @property
     def secure(self) -> bool:

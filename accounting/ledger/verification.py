@@ -60,9 +60,9 @@ def follow_chain(rows: Iterable[tuple[Any, ...]], start: str) -> Chain:
             raise ValueError(f"entry {row[0]} was changed, or one before it is missing")
         _, kind, experiment, _, written, rounds, coin, secure, *_ = row
         before = sums.get(experiment, (experiment, written, 0, 0, 0, 1))
-        _, terms, reserved, charged, joined, was_secure = before
+        _, terms, reserved, charged, took_part, was_secure = before
         if kind == EntryKind.FLIP:
-            charged, joined = charged + 1, joined + coin
+            charged, took_part = charged + 1, took_part + coin
         elif kind == EntryKind.ANSWER:
             seeded.update([] if secure else [experiment])
         else:
@@ -71,7 +71,7 @@ def follow_chain(rows: Iterable[tuple[Any, ...]], start: str) -> Chain:
             terms = written if kind == EntryKind.RESERVE else terms
         if kind != EntryKind.RELEASE:  # which takes no randomness
             was_secure = min(was_secure, secure)
-        sums[experiment] = (experiment, terms, reserved, charged, joined, was_secure)
+        sums[experiment] = (experiment, terms, reserved, charged, took_part, was_secure)
     return Chain(entries=count, head=head, sums=sums, answered_with_seeds=frozenset(seeded))
 
 

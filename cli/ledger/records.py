@@ -86,7 +86,7 @@ def show(
                         {
                             "experiment": tally.experiment,
                             "rounds": tally.charged,
-                            "participated_rounds": tally.joined,
+                            "participated_rounds": tally.took_part,
                             "committed_rounds": tally.reserved_rounds,
                             "secure": tally.secure,
                             "mode": None if terms is None else str(terms.mode),
@@ -110,7 +110,7 @@ def show(
                 [
                     row.experiment,
                     row.charged,
-                    row.joined,
+                    row.took_part,
                     row.reserved_rounds,
                     terms_to_json(row.terms),
                 ]

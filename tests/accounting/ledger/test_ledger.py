@@ -53,7 +53,7 @@ def test_heads_and_tails_cost_the_same(ledger):
     assert {True, False} == set(coins)
     assert ledger.spent(1e-5) == epsilon_after([(TERMS, 30)], 1e-5)
     (tally,) = ledger.tallies()
-    assert (tally.charged, tally.joined) == (30, sum(coins))
+    assert (tally.charged, tally.took_part) == (30, sum(coins))
 
 
 def test_all_experiments_on_the_data_set_add_up(ledger):

@@ -46,7 +46,7 @@ def tally(index: int, *, charged: int = 5, reserved_rounds: int = 5) -> Tally:
         terms=terms(index),
         reserved_rounds=reserved_rounds,
         charged=charged,
-        joined=0,
+        took_part=0,
         secure=True,
     )
 
