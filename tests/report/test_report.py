@@ -53,7 +53,7 @@ def test_each_clients_figures_are_its_ledgers(run):
         told, allowed = re.search(r"ε ([\d.]+) of ([\d.]+)", line.text).groups()
         assert spent <= float(told) <= spent * 1.001
         assert float(allowed) == pytest.approx(budget, rel=1e-3)
-        assert f"{tally.charged} rounds charged, {tally.joined} taken part" in line.text
+        assert f"{tally.charged} rounds charged, {tally.took_part} taken part" in line.text
 
 
 def test_accuracy_and_counts_are_the_servers(run):
