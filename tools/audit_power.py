@@ -14,6 +14,7 @@ from typing import Any
 from coinflower.experiments.audit.audit import (
     FALSE_ALARM,
     Plan,
+    capped_client,
     conspired_against,
     rare_participation,
     run_audit,
@@ -32,6 +33,7 @@ def part_for(fault: str, plan: Plan) -> Plan:
     settings: dict[str, Setting] = {
         "less-noise": _setting(plan, Mode.LOCAL_ONLY, "across"),
         "no-clipping": _setting(plan, Mode.TRUSTED, "angled"),
+        "no-cap": capped_client(Mode.UNTRUSTED),
         "larger-coin": _setting(plan, Mode.QUIET, "across"),
         "telling-coin": _setting(plan, Mode.TRUSTED, "across"),
         "fixed-size": single_client(),

@@ -60,6 +60,8 @@ def standard_plan(*, full: bool) -> Plan:
     ]
     settings += [rare_participation(times=times), single_client(times=times), twin()]
     settings.append(conspired_against(times=times))
+    settings.append(worst_under_cap(times=times))
+    settings += [capped_client(mode, times=times) for mode in PRIVATE_MODES]
     # Little noise shows what one training can prove at all, much noise makes a claim worth proving.
     trainings = [
         Training(mode=mode, rounds=rounds, noise_multiplier=noise)
@@ -120,6 +122,50 @@ def conspired_against(*, times: int = 1) -> Setting:
         copies=1,
         colluders=True,
         label="colluders",
+    )
+
+
+def worst_under_cap(*, times: int = 1) -> Setting:
+    """Return the data that lose most under a cap: the sum has room for all of the canary.
+
+    Of d = 1 other record this is the geometry of Theorem 3 in docs/mathematics.md, on a line.
+    """
+    cap = 1.5
+    return Setting(
+        mode=Mode.UNTRUSTED,
+        geometry="aligned",
+        p=0.1,
+        d=1,
+        noise_multiplier=0.5,
+        cap=cap,
+        length=cap - 1,
+        deltas=(0.01,),
+        rounds=times * 300,
+        flips=times * 4000,
+        copies=1,
+        label="capped",
+    )
+
+
+def capped_client(mode: Mode, *, times: int = 1) -> Setting:
+    """Return a client whose sum would be long, and that is there as a whole or not at all.
+
+    The cap is the most that it can lose then, and all equal gradients lose as much.
+    """
+    return Setting(
+        mode=mode,
+        geometry="aligned",
+        p=mode.usual_p,
+        q=0.9,
+        d=20,
+        noise_multiplier=2.0,
+        cap=1.0,
+        whole_client=True,
+        deltas=(0.05,),
+        rounds=times * (500 if mode.server_adds_noise and mode.flips_coins else 200),
+        flips=times * 1000,
+        copies=1,
+        label="as a whole, capped",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -63,7 +64,7 @@ def judge(
         error: Probability that a claim that is true is refuted.
     """
     for delta in setting.deltas:
-        hides_coin = setting.mode.hides_coins and setting.p < 1
+        in_paper = setting.mode.hides_coins and setting.p < 1 and math.isinf(setting.cap)
         yield _verdict(
             setting,
             setting.name,
@@ -71,7 +72,7 @@ def judge(
             audited=audited_epsilon(setting, with_canary, without, delta, error),
             trials=with_canary.trials + without.trials,
             error=error,
-            paper_epsilon=paper_scheme(setting).epsilon(delta) if hides_coin else None,
+            paper_epsilon=paper_scheme(setting).epsilon(delta) if in_paper else None,
         )
 
 

@@ -15,11 +15,13 @@ import numpy.typing as npt
 from scipy import stats
 
 from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.client_unit import whole_client
 from coinflower.accounting.analyses.paper import AsPlotted
 from coinflower.accounting.mechanism import Round
 from coinflower.experiments.audit.colluders import OFFSET, declared_by_all
 from coinflower.experiments.audit.federation import Classes, Images, learning_rate
-from coinflower.experiments.audit.model import COPIES, PLANE, WIDE
+from coinflower.experiments.audit.model import COPIES, PLANE, RAW_NORM, WIDE
+from coinflower.learning import cap_factors
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
 
@@ -41,6 +43,10 @@ class Setting:
         q: Sampling rate.
         d: Number of records besides the canary.
         noise_multiplier: Noise over clip norm.
+        cap: Bound on the client's sum, in clip norms; infinite for none. Copies in one message
+            would share it, so there must be one.
+        length: Length of the other records' gradients, in clip norms.
+        whole_client: Whether the data sets differ in all of the client's records, not in one.
         deltas: The δ of each claim.
         rounds: Rounds in each world of which messages are looked at; where the auditor may choose
             among charged rounds, at most so many of either coin.
@@ -57,6 +63,9 @@ class Setting:
     q: float = 0.5
     d: int = 2
     noise_multiplier: float = 0.7
+    cap: float = math.inf
+    length: float = 1.0
+    whole_client: bool = False
     deltas: tuple[float, ...] = (0.01, 0.1)
     rounds: int
     flips: int = 1
@@ -93,6 +102,7 @@ class Setting:
             p=self.p,
             q=self.q,
             clip_norm=CLIP_NORM,
+            cap=self.cap,
             noise_multiplier=self.noise_multiplier,
             rounds=rounds,
             rounds_per_invitation=min(rounds, _BLOCK),
@@ -109,20 +119,31 @@ class Setting:
         """
         away = self.angle > math.pi / 2
         turn = math.pi - self.angle if away else self.angle
-        records = [(1.0, 0.0, 0)] * self.d
+        others = 1.0 if self.length == 1 else self.length * CLIP_NORM / RAW_NORM
+        records = [(others, 0.0, 0)] * self.d
         if with_canary:
             records.append((math.cos(turn), math.sin(turn), int(away)))
         images = np.zeros((self.copies, len(records), 2 * self.copies), dtype=np.float32)
         for copy in range(self.copies):
             images[copy, :, 2 * copy : 2 * copy + 2] = [record[:2] for record in records]
+        if self.whole_client and not with_canary:
+            images[:] = 0  # no gradient, as if there were no records
         classes = np.tile([record[2] for record in records], self.copies)
         return images.reshape(-1, 1, 2 * self.copies).clip(0, 1), classes
 
     @property
     def canary(self) -> tuple[float, float]:
-        """The canary's clipped gradient, in clip norms, where the others' are (1, 0)."""
+        """The canary's clipped gradient, in clip norms; the others' lie on the first axis."""
         sine = math.sin(self.angle)
         return math.cos(self.angle), -sine if self.angle > math.pi / 2 else sine
+
+    def sums(self, *, with_canary: bool) -> Array:
+        """Return what the client sends, in clip norms, if it samples 0, ..., d of the others."""
+        sums = np.zeros((self.d + 1, 2))
+        sums[:, 0] = self.length * np.arange(self.d + 1.0)
+        if with_canary:
+            sums += self.canary
+        return sums * cap_factors(np.linalg.norm(sums, axis=1), self.cap)[:, None]
 
     def outputs(self, vectors: npt.NDArray[np.float32]) -> Array:
         """Return vectors as they travel (one row per round) in clip norms, rounds x copies x 2."""
@@ -134,10 +155,10 @@ class Setting:
 
 
 def claimed_scheme(setting: Setting) -> Analysis:
-    """Return what a ledger charges such a client for a round."""
+    """Return what a ledger charges such a client for a round, or what it then loses as a whole."""
     scheme = setting.terms(1).round_cost(setting.size)
     assert scheme is not None
-    return scheme
+    return whole_client(scheme) if setting.whole_client else scheme
 
 
 def paper_scheme(setting: Setting) -> Analysis:
@@ -154,23 +175,24 @@ def log_likelihood_ratio(setting: Setting, points: Array) -> Array:
     the points are those of participating rounds.
     """
     p = 1.0 if setting.mode.shows_coins else setting.p
-    counts: Array = np.arange(setting.d + 1.0)
-    mass = stats.binom.pmf(counts, setting.d, setting.q)
+    mass = stats.binom.pmf(np.arange(setting.d + 1), setting.d, setting.q)
 
-    def density(x: float, y: float, sums: Array, weights: Array) -> Array:
-        """Return log Σ_i w_i·N(point; (sums_i + x, y)), without the constant."""
+    def density(sums: Array, weights: Array) -> Array:
+        """Return log Σ_i w_i·N(point; sums_i), without the constant."""
         total = np.full(len(points), -np.inf)
         for weight, at in zip(weights[weights > 0], sums[weights > 0], strict=True):
-            square = (points[:, 0] - at - x) ** 2 + (points[:, 1] - y) ** 2
+            square = np.square(points - at).sum(axis=1)
             total = np.logaddexp(total, math.log(weight) - square / 2 / setting.noise_multiplier**2)
         return total
 
-    without = math.log(p) + density(0.0, 0.0, counts, mass)
-    with_canary = math.log(p) + density(*setting.canary, counts, mass)
+    without = math.log(p) + density(setting.sums(with_canary=False), mass)
+    with_canary = math.log(p) + density(setting.sums(with_canary=True), mass)
     ratio_top = math.log(setting.q) + with_canary
     if setting.q < 1:
         ratio_top = np.logaddexp(ratio_top, math.log1p(-setting.q) + without)
+    if setting.whole_client:
+        without = math.log(p) + density(np.zeros((1, 2)), np.ones(1))
     if p == 1:
         return ratio_top - without
-    sits_out = density(0.0, 0.0, np.zeros(1), np.array([1 - p]))
+    sits_out = density(np.zeros((1, 2)), np.array([1 - p]))
     return np.logaddexp(ratio_top, sits_out) - np.logaddexp(without, sits_out)

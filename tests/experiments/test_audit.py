@@ -14,11 +14,13 @@ from coinflower.cli.main import app
 from coinflower.experiments.audit import audit
 from coinflower.experiments.audit.audit import (
     Plan,
+    capped_client,
     conspired_against,
     rare_participation,
     run_audit,
     single_client,
     twin,
+    worst_under_cap,
 )
 from coinflower.experiments.audit.claims import judge, judge_coins
 from coinflower.experiments.audit.faults import FAULTS, planted
@@ -50,7 +52,17 @@ def run_worlds(setting, fault=None):
 
 @pytest.mark.parametrize(
     "setting",
-    [LOCAL, TRUSTED, COVERED, QUIET, UNTRUSTED, replace(SINGLE, rounds=400), COLLUDERS],
+    [
+        LOCAL,
+        TRUSTED,
+        COVERED,
+        QUIET,
+        UNTRUSTED,
+        replace(SINGLE, rounds=400),
+        COLLUDERS,
+        worst_under_cap(),
+        *(capped_client(mode) for mode in PRIVATE_MODES),
+    ],
     ids=lambda setting: setting.name,
 )
 def test_sound_code_passes_an_audit_that_sees_the_canary(setting):
@@ -71,6 +83,7 @@ def test_sound_code_passes_an_audit_that_sees_the_canary(setting):
         ("less-noise", LOCAL),
         ("no-clipping", TRUSTED),
         ("no-clipping", UNTRUSTED),
+        *(("no-cap", capped_client(mode)) for mode in PRIVATE_MODES),
         ("larger-coin", QUIET),
         ("fixed-size", SINGLE),
         ("float-sums", COLLUDERS),
@@ -183,7 +196,7 @@ def test_a_seeded_audit_says_that_it_is_insecure():
 def test_an_unknown_fault_is_told_with_the_known_ones():
     with pytest.raises(ValueError, match="less-noise"), planted("more-noise"):
         pass
-    assert len(FAULTS) == 9
+    assert len(FAULTS) == 10
 
 
 @pytest.fixture

@@ -1,14 +1,17 @@
 """The audit's data have the gradients that its scores and claims are about."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
+from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.analyses.realised import Realised
 from coinflower.accounting.mechanism import Direction, Round
-from coinflower.experiments.audit.audit import standard_plan
+from coinflower.experiments.audit.audit import capped_client, standard_plan, worst_under_cap
 from coinflower.experiments.audit.model import RAW_NORM
 from coinflower.experiments.audit.settings import (
     ANGLES,
@@ -71,6 +74,58 @@ def test_likelihood_ratio_integrates_to_the_exact_loss_of_the_pair(geometry, p):
     pair = Realised(Round(p, case.q, case.d, sigma), angle=case.angle)
     exact = pair.delta(epsilon, Direction.REMOVE)
     assert np.sum(without * np.maximum(excess, 0)) * step**2 == pytest.approx(exact, rel=2e-3)
+
+
+def test_worst_data_under_a_cap_lose_exactly_what_is_charged_for_them():
+    """With one other record the bound is attained: by Theorem 3 there is no worse geometry."""
+    case = worst_under_cap()
+    for epsilon in (0.3, 0.8, 1.6):
+        charged = Certified(Round(case.p, case.q, case.d, case.noise_multiplier, case.cap))
+        exact = lost_by_the_pair(case, epsilon)
+        assert exact == pytest.approx(charged.delta(epsilon, Direction.REMOVE), rel=1e-3)
+
+
+def test_a_capped_client_loses_as_a_whole_exactly_what_is_said():
+    case = capped_client(Mode.UNTRUSTED)
+    exact = lost_by_the_pair(case, 0.1)
+    assert exact == pytest.approx(claimed_scheme(case).delta(0.1, Direction.REMOVE), rel=1e-3)
+    uncapped = lost_by_the_pair(replace(case, cap=math.inf), 0.1)
+    assert uncapped > 3 * exact
+
+
+def lost_by_the_pair(case, epsilon):
+    """Integrate over the line on which everything lies; across it there is only noise."""
+    sigma, step = case.noise_multiplier, 0.01
+    x = np.arange(-12 * sigma, case.d + 1 + 12 * sigma, step)
+    mass = stats.binom.pmf(np.arange(case.d + 1), case.d, case.q)
+    sums = case.sums(with_canary=False)[:, 0]
+    if case.whole_client:
+        sums = 0 * sums
+    parts = [(1 - case.p, 0.0), *zip(case.p * mass, sums, strict=True)]
+    without = sum(weight * stats.norm.pdf(x, mean, sigma) for weight, mean in parts)
+    ratio = log_likelihood_ratio(case, np.stack([x, np.zeros_like(x)], axis=1))
+    return np.sum(without * np.maximum(np.exp(ratio) - math.exp(epsilon), 0)) * step
+
+
+def test_gradients_of_the_others_have_the_length_that_is_asked_for():
+    canary, others = gradients(setting("across", copies=1, cap=1.5, length=0.25), CLIP_NORM)
+    assert canary == pytest.approx(np.array([[0.0, 1.0]]), abs=1e-5)
+    assert others == pytest.approx(np.array([[0.5, 0.0]]), abs=1e-5)
+
+
+def test_a_client_that_is_not_there_sends_nothing():
+    case = capped_client(Mode.UNTRUSTED)
+    whole, nothing = gradients(case, CLIP_NORM)
+    assert nothing == pytest.approx(np.zeros((1, 2)), abs=1e-9)
+    assert whole == pytest.approx(np.array([[case.d + 1.0, 0.0]]), abs=1e-4)
+
+
+def test_every_mode_has_a_capped_claim():
+    plan = standard_plan(full=False)
+    capped = [case for case in plan.settings if math.isfinite(case.cap)]
+    assert {case.mode for case in capped if case.whole_client} == set(PRIVATE_MODES)
+    assert any(not case.whole_client for case in capped)
+    assert all(case.copies == 1 and case.terms(1).cap == case.cap for case in capped)
 
 
 def test_every_mode_is_audited_in_every_geometry():
