@@ -32,28 +32,42 @@ SIMULATED_POLICIES = "COINFLOWER_SIMULATED_POLICIES"
 logger = logging.getLogger("coinflower.client")
 _MOST_CHARACTERS = 400
 
-_participants: dict[Path, Participant] = {}
-_opening = threading.Lock()
-
 Handler = Callable[[Message, Context], Message]
 OwnerOf = Callable[[Context], Participant]
 
 
-def make_app(owner_of: OwnerOf) -> ClientApp:
-    """Return the app of the participant that is found for a node's context."""
-    made = ClientApp()
-    made.query(messages.ENROL)(_discreet(_enrol, owner_of))
-    made.query(messages.INVITE)(_discreet(_invite, owner_of))
-    made.train(messages.GRADIENT)(_discreet(_gradient, owner_of))
-    return made
+class ConfiguredOwners:
+    """The participants of nodes whose Flower configuration names a policy, opened on first use."""
+
+    def __init__(self) -> None:
+        self._participants: dict[Path, Participant] = {}
+        self._opening = threading.Lock()
+
+    def of(self, context: Context) -> Participant:
+        """Return a node's participant.
+
+        Raises:
+            ValueError: The node is not configured.
+        """
+        path = _policy_path(context).resolve()
+        with self._opening:
+            if path not in self._participants:
+                self._participants[path] = Participant.open(path)
+            return self._participants[path]
+
+    def close(self) -> None:
+        """Close all ledgers; who is asked for again is opened again."""
+        with self._opening:
+            for participant in self._participants.values():
+                participant.ledger.close()
+            self._participants.clear()
+
+    def __reduce__(self) -> str:
+        # Ray sends `app` to a worker with every message; the worker has owners of its own.
+        return "owners_of_this_process"
 
 
-def policy_path(context: Context) -> Path:
-    """Return the path of this node's policy.
-
-    Raises:
-        ValueError: The node is not configured.
-    """
+def _policy_path(context: Context) -> Path:
     if POLICY_KEY in context.node_config:
         return Path(str(context.node_config[POLICY_KEY]))
     folder, part = os.environ.get(SIMULATED_POLICIES), context.node_config.get("partition-id")
@@ -62,21 +76,14 @@ def policy_path(context: Context) -> Path:
     raise ValueError(f"this node's configuration has no {POLICY_KEY!r}")
 
 
-def participant_of(context: Context) -> Participant:
-    """Return this node's participant, opened on first use."""
-    path = policy_path(context).resolve()
-    with _opening:
-        if path not in _participants:
-            _participants[path] = Participant.open(path)
-        return _participants[path]
-
-
-def forget_participants() -> None:
-    """Close all participants of this process."""
-    with _opening:
-        for participant in _participants.values():
-            participant.ledger.close()
-        _participants.clear()
+def make_app(owner: Participant | ConfiguredOwners) -> ClientApp:
+    """Return the app of one participant, or of those that nodes' configurations name."""
+    owner_of = owner.of if isinstance(owner, ConfiguredOwners) else lambda _: owner
+    made = ClientApp()
+    made.query(messages.ENROL)(_discreet(_enrol, owner_of))
+    made.query(messages.INVITE)(_discreet(_invite, owner_of))
+    made.train(messages.GRADIENT)(_discreet(_gradient, owner_of))
+    return made
 
 
 def _discreet(
@@ -190,5 +197,6 @@ def _gradient(message: Message, owner: Callable[[], Participant]) -> Message:
     return _answer(message, {messages.SUM: sent, messages.ECHO: participant.echo()})
 
 
-app = make_app(participant_of)
-"""For nodes that find their policy by Flower's configuration: stock, simulated and in threads."""
+owners_of_this_process = ConfiguredOwners()
+app = make_app(owners_of_this_process)
+"""For engines that start a process of their own and import this: stock SuperNodes and Ray."""

@@ -29,17 +29,13 @@ from coinflower.learning import (
     trial,
 )
 from coinflower.protocol import messages
+from coinflower.server.attendance import Attendance, TooFewClientsError
 from coinflower.server.checkpoint import INSECURE, CheckpointFolder, Vector, write_atomically
 from coinflower.server.grid import PromptGrid
-from coinflower.server.journal import Journal
+from coinflower.server.journal import Journal, RoundReport
 from coinflower.server.roster import SizeLimits
 from coinflower.server.settings import Settings, load_settings
-from coinflower.server.strategy import (
-    DivergedError,
-    RandomParticipation,
-    RoundReport,
-    TooFewClientsError,
-)
+from coinflower.server.strategy import DivergedError, RandomParticipation
 
 SETTINGS_KEY = "settings"
 MODEL = "model.safetensors"
@@ -131,14 +127,16 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         terms,
         checkpoints=checkpoints,
         randomness=randomness,
-        least_clients=settings.least_clients,
-        expected_clients=settings.expected_clients,
-        patience_seconds=settings.patience_seconds,
+        attendance=Attendance(
+            least_clients=settings.least_clients,
+            expected_clients=settings.expected_clients,
+            patience_seconds=settings.patience_seconds,
+            no_other_clients=settings.no_other_clients,
+            on_refusals=journal.refusals,
+        ),
         round_seconds=settings.round_seconds,
         sizes=SizeLimits(each=settings.largest_declared_size, together=settings.largest_total_size),
         on_round=on_round,
-        no_other_clients=settings.no_other_clients,
-        on_refusals=journal.refusals,
     )
     strategy.summary()
     journal.status("waiting")

@@ -1,4 +1,4 @@
-"""The prompt grid: Flower's Grid without its pauses.
+"""The prompt grid: Flower's Grid without its pauses, as far as a server needs it.
 
 ``HttpGrid.send_and_receive`` sleeps three seconds between two checks, and returns all replies at
 the end. This one wraps whatever Grid the ServerApp is given, checks often, and yields replies as
@@ -7,39 +7,15 @@ they come, so that the sum of many gradients never needs more than a few of them
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import math
 import secrets
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
 
-import httpx
-from flwr.app import Error, Message, Metadata, RecordDict
-from flwr.app.message import make_message
-from flwr.common.constant import ErrorCode
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_utils import pull_objects
-from flwr.supercore.run import Run
+from flwr.app import Error, Message
 
-logger = logging.getLogger("coinflower.server")
-
-
-class _Patience:
-    """How long Flower waits for an object that was announced, unless a deadline comes first.
-
-    Flower compares the seconds it has waited with this, for one reply after another. A plain number
-    would give every reply of a batch the full time again.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self.deadline = math.inf
-
-    def __le__(self, waited: float) -> bool:
-        return self._seconds <= waited or self.deadline <= time.monotonic()
+from coinflower.flower_internals.messages import NODE_UNAVAILABLE, set_created_at, set_source
+from coinflower.flower_internals.runtime import MessageGrid, pull_replies
 
 
 class Pending:
@@ -58,7 +34,7 @@ class Pending:
             # Its hash is the message's name, and anybody who knows it may delete the message.
             message.metadata.group_id = secrets.token_hex()
             # Otherwise it would show how many were written before it.
-            message.metadata.__dict__["_created_at"] = now
+            set_created_at(message, now)
         # Flower looks at them twice, so they must not be a generator; and refuses an empty list.
         message_ids = list(grid.push_messages(messages)) if messages else []
         if len(message_ids) != len(messages):
@@ -67,7 +43,7 @@ class Pending:
             if message_id:
                 self._nodes[message_id] = message.metadata.dst_node_id
             else:
-                error = Error(ErrorCode.NODE_UNAVAILABLE, "The node is not registered any more.")
+                error = Error(NODE_UNAVAILABLE, "The node is not registered any more.")
                 self._refused.append(Message(error, reply_to=message))
 
     @property
@@ -90,53 +66,19 @@ class Pending:
         asked = list(self._nodes)[: self._grid.batch]
         if not asked:
             return []
-        with self._grid.until(deadline):
-            replies = self._pull(asked)
+        replies = self._grid.pull(asked, deadline)
         for message_id in asked:
             self._nodes[message_id] = self._nodes.pop(message_id)
         return [reply for reply in replies if self._attribute(reply)]
 
-    def _pull(self, asked: list[str]) -> list[Message]:
-        """Pull replies; one that cannot be read counts as an error of its client.
-
-        Flower returns all of a batch or raises, and then what it had read is lost. So, once a
-        client has sent something malformed, every reply is pulled separately.
-        """
-        try:
-            return list(self._grid.pull_messages(asked))
-        except httpx.HTTPError:
-            raise
-        except Exception as error:  # whatever a client's bytes make Flower's parsers raise
-            if len(asked) > 1:
-                self._grid.batch = 1
-                return [reply for message_id in asked for reply in self._pull([message_id])]
-            logger.warning("Client %d sent something malformed.", self._nodes[asked[0]])
-            return [_malformed(asked[0], type(error).__name__)]
-
     def _attribute(self, reply: Message) -> bool:
         node_id = self._nodes.pop(reply.metadata.reply_to_message_id, None)
         if node_id is not None:
-            reply.metadata.__dict__["_src_node_id"] = node_id
+            set_source(reply, node_id)
         return node_id is not None
 
 
-def _malformed(message_id: str, what: str) -> Message:
-    metadata = Metadata(
-        run_id=0,
-        message_id="",
-        src_node_id=0,
-        dst_node_id=0,
-        reply_to_message_id=message_id,
-        group_id="",
-        created_at=time.time(),
-        ttl=0,
-        message_type="query",
-    )
-    error = Error(ErrorCode.MESSAGE_UNAVAILABLE, f"The reply cannot be read ({what}).")
-    return make_message(metadata=metadata, error=error)
-
-
-class PromptGrid(Grid):
+class PromptGrid:
     """A Grid that checks for replies often.
 
     Args:
@@ -149,7 +91,7 @@ class PromptGrid(Grid):
 
     def __init__(
         self,
-        grid: Grid,
+        grid: MessageGrid,
         *,
         poll_interval: float = 0.05,
         batch: int = 8,
@@ -158,58 +100,23 @@ class PromptGrid(Grid):
         self._grid = grid
         self._poll_interval = poll_interval
         self.batch = batch
-        self._patience = _Patience(object_patience)
-        # A reply is announced before its content is uploaded, and a prompt check often falls
-        # between the two. Flower then sleeps for a second, and waits for minutes if the client
-        # died. It has no parameter for this other than these defaults.
-        cast(dict[str, Any], pull_objects.__kwdefaults__).update(
-            initial_backoff=0.01, backoff_cap=0.5, max_time=self._patience
-        )
-
-    def set_run(self, run: Run) -> None:
-        """Set the run, as ``Grid`` does."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """Run information."""
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message, as ``Grid`` does."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+        self._object_patience = object_patience
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of nodes that are online, or were until their heartbeat just stopped."""
         return self._grid.get_node_ids()
 
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return the same nodes, with what is known about them."""
-        return self._grid.get_nodes()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+    def push_messages(self, messages: list[Message]) -> Iterable[str]:
         """Push messages and return their ids."""
-        return self._grid.push_messages(list(messages))
+        return self._grid.push_messages(messages)
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Pull the replies to some messages that are there by now."""
-        return self._grid.pull_messages(message_ids)
-
-    @contextlib.contextmanager
-    def until(self, deadline: float) -> Iterator[None]:
-        """Wait no longer than this for the content of replies that are pulled within."""
-        self._patience.deadline = deadline
-        try:
-            yield
-        finally:
-            self._patience.deadline = math.inf
+    def pull(self, message_ids: list[str], deadline: float = math.inf) -> list[Message]:
+        """Pull the replies to some messages that are there by now; see `Pending.poll`."""
+        return pull_replies(
+            self._grid,
+            message_ids,
+            lambda: min(self._object_patience, deadline - time.monotonic()),
+        )
 
     def push(self, messages: Iterable[Message]) -> Pending:
         """Send messages without waiting; ask the result for replies whenever convenient.
@@ -217,23 +124,6 @@ class PromptGrid(Grid):
         The messages live as long as their ``ttl``, by default twelve hours.
         """
         return Pending(self, list(messages))
-
-    def send_and_collect(
-        self, messages: Iterable[Message], timeout: float | None = None
-    ) -> Iterator[Message]:
-        """Send messages and yield each reply, normal or error, as soon as it is there.
-
-        Ends when every message has a reply or the time has passed. Messages then expire at the
-        SuperLink as well (their ``ttl`` is cut to ``timeout``): a node that comes back later is not
-        asked, and does not pay, for a round that is over.
-        """
-        messages = list(messages)
-        if timeout is not None:
-            for message in messages:
-                message.metadata.ttl = min(message.metadata.ttl, timeout)
-        pending = self.push(messages)
-        del messages
-        yield from self.collect(pending, timeout)
 
     def collect(self, pending: Pending, timeout: float | None = None) -> Iterator[Message]:
         """Yield each missing reply as soon as it is there, until all came or the time passed.
@@ -251,9 +141,3 @@ class PromptGrid(Grid):
                 return
             if nothing:
                 time.sleep(self._poll_interval)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Send messages and return all replies, as ``Grid`` does."""
-        return list(self.send_and_collect(messages, timeout))

@@ -5,15 +5,29 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coinflower.server.checkpoint import write_atomically
-from coinflower.server.strategy import RoundReport
 
 METRICS = "metrics.jsonl"
 STATUS = "status.json"
 _STOP = "stop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundReport:
+    """What the server may know about a round; none of it depends on clients' data."""
+
+    round: int
+    available: int
+    participants: int
+    answered: int
+    dropped: int
+    expected_batch: float
+    seconds: float
+    received_bytes: int
 
 
 class Journal:

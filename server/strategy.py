@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -23,55 +22,41 @@ from coinflower.learning import Randomness, mean_gradient, sgd_step
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import RunningSum
+from coinflower.server.attendance import Attendance
 from coinflower.server.checkpoint import Checkpoint, CheckpointFolder, Vector
 from coinflower.server.echoes import Echoes
 from coinflower.server.grid import PromptGrid
 from coinflower.server.invitations import Invitations
+from coinflower.server.journal import RoundReport
 from coinflower.server.pace import Pace
 from coinflower.server.roster import Roster, SizeLimits, question
 
 logger = logging.getLogger("coinflower.server")
-
-_WAIT_SECONDS = 0.05
-_GATHER_SECONDS = 30.0
-
-
-class TooFewClientsError(RuntimeError):
-    """Not enough clients were there for too long; the message says how many and how long."""
 
 
 class DivergedError(RuntimeError):
     """The model has values that are not finite; the last checkpoint is the round before."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundReport:
-    """What the server may know about a round; none of it depends on clients' data."""
-
-    round: int
-    available: int
-    participants: int
-    answered: int
-    dropped: int
-    expected_batch: float
-    seconds: float
-    received_bytes: int
-
-
 class RandomParticipation(Strategy):
     """The parameter server.
 
     Args:
-        terms: The public terms. checkpoints: Where the state lives; also the source of the next
-        unused round. randomness: Where central noise comes from. least_clients: Fewest available
-        clients for a round. expected_clients: The first round waits a little until this many have
-        answered. patience_seconds: How long to wait for the least number. sizes: How much data
-        clients may declare. round_seconds: From the beginning of a round to that of the next; see
-        `coinflower.server.pace`. on_round: Called after every round with its weights.
-        no_other_clients: Whether nobody but the expected clients will come, so that the run ends as
-        soon as too many of them refuse. on_refusals: Called with a sentence whenever other clients
-        refuse than before.
+        terms: The public terms.
+        checkpoints: Where the state lives; also the source of the next unused round.
+        randomness: Where central noise comes from.
+        attendance: How many clients to wait for, and for how long.
+        sizes: How much data clients may declare.
+        round_seconds: From the beginning of a round to that of the next; see
+            `coinflower.server.pace`.
+        on_round: Called after every round with its weights.
     """
+
+    _roster: Roster  # this and what follows: from `start` on
+    _invitations: Invitations
+    _pace: Pace
+    _state: Checkpoint
+    _received: RunningSum
 
     def __init__(
         self,
@@ -79,39 +64,24 @@ class RandomParticipation(Strategy):
         *,
         checkpoints: CheckpointFolder,
         randomness: Randomness,
-        least_clients: int = 1,
-        expected_clients: int = 1,
-        patience_seconds: float = 300.0,
+        attendance: Attendance | None = None,
         sizes: SizeLimits | None = None,
         round_seconds: float | None = None,
         on_round: Callable[[RoundReport, Vector], None] = lambda _, __: None,
-        no_other_clients: bool = False,
-        on_refusals: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._terms = terms
         self._checkpoints = checkpoints
         self._randomness = randomness
-        self._least = least_clients
-        self._expected = max(expected_clients, least_clients)
-        self._patience = patience_seconds
+        self._attendance = attendance or Attendance()
         self._sizes = sizes
         self._on_round = on_round
-        self._received = RunningSum(terms, 0, {})
-        self._no_other_clients = no_other_clients
-        self._on_refusals = on_refusals
-        self._refusals = ""
         self._round_seconds = round_seconds
-        self._pace = Pace(round_seconds, 60.0)
-        self._short_since: float | None = None
-        self._state = Checkpoint(weights=np.zeros(0, "f4"), velocity=np.zeros(0, "f4"), round=0)
         self._asked: dict[int, int] = {}
         self._available: dict[int, int] = {}
-        self._roster: Roster | None = None
-        self._invitations: Invitations | None = None
 
     def start(
         self,
-        grid: Grid,
+        grid: Grid | PromptGrid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
         timeout: float = 3600,
@@ -151,16 +121,14 @@ class RandomParticipation(Strategy):
         last = min(num_rounds, self._terms.rounds)
         first = max(self._state.round, self._checkpoints.used_through()) + 1
         if first <= last:  # a run that is complete needs nobody
-            self._await_clients(self._roster, first_time=True)
+            self._attendance.wait(self._roster, gather=True)
         for round_ in range(first, last + 1):
-            self._await_clients(self._roster)
+            self._attendance.wait(self._roster)
             self._on_round(self._play(round_, prompt), self._state.weights)
         result.arrays = self._arrays()
         return result
 
     def _play(self, round_: int, grid: PromptGrid) -> RoundReport:
-        assert self._roster is not None
-        assert self._invitations is not None
         asks_for_coins = not self._terms.mode.answers_always
         models = self.configure_train(round_, self._arrays(), ConfigRecord(), grid)
         self._pace.await_tick()
@@ -187,36 +155,22 @@ class RandomParticipation(Strategy):
             received_bytes=self._received.received_bytes,
         )
 
-    def _note_short_round(self, round_: int) -> None:
-        """Continue after a round that too few answered, unless that has lasted too long."""
-        logger.warning("Round %d had too few available clients; no step.", round_)
-        now = time.monotonic()
-        self._short_since = self._short_since or now
-        if now - self._short_since > self._patience:
-            raise self._too_few(len(self._available))
-
-    def _too_few(self, there: int) -> TooFewClientsError:
-        assert self._roster is not None
-        why = self._roster.told_refusals()
-        return TooFewClientsError(
-            f"Only {there} of at least {self._least} clients were there for {self._patience:g} s, "
-            "so the run stops." + (f" {why}" if why else "")
-        )
-
     def _expected_batch(self) -> float:
         share = self._terms.p if self._terms.mode.answers_always else 1.0
         return share * self._terms.q * sum(self._asked.values())
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid | PromptGrid,
     ) -> Iterable[Message]:
         """Return the messages of a round: the model, to those whose coin said yes.
 
         Rounds are used up on disk before anybody hears of them.
         """
         del config, grid
-        assert self._roster is not None
-        assert self._invitations is not None
         if self._terms.mode.answers_always:
             self._checkpoints.use_rounds_through(server_round)
             self._available = self._asked = self._roster.present
@@ -244,7 +198,6 @@ class RandomParticipation(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add up the replies as they come; with enough clients, add noise, scale and step."""
-        assert self._roster is not None
         received = self._received = RunningSum(self._terms, self._state.weights.size, self._asked)
         for reply in replies:
             self._roster.echoes.note_answer(reply)
@@ -253,10 +206,8 @@ class RandomParticipation(Strategy):
         self._roster.echoes.save()
         if self._terms.mode.answers_always:
             self._available = {node: self._asked[node] for node in received.answered}
-        if len(self._available) < self._least:
-            self._note_short_round(server_round)
+        if not self._attendance.suffices(len(self._available), server_round, self._roster):
             return None, None
-        self._short_since = None
         self._step(server_round, received)
         return self._arrays(), None
 
@@ -295,30 +246,6 @@ class RandomParticipation(Strategy):
 
     def _arrays(self) -> ArrayRecord:
         return ArrayRecord({messages.VECTOR: Array(self._state.weights)})
-
-    def _await_clients(self, roster: Roster, *, first_time: bool = False) -> None:
-        """Return once enough clients are there; the first time, give the others a little time."""
-        started = time.monotonic()
-        while True:
-            roster.refresh()
-            self._tell_refusals(roster)
-            waited = time.monotonic() - started
-            heard = len(roster.present) + len(roster.refusals)
-            gathered = heard >= self._expected or waited > _GATHER_SECONDS or not first_time
-            if len(roster.present) >= self._least and gathered:
-                return
-            if waited > self._patience:
-                raise self._too_few(len(roster.present))
-            possible = self._expected - roster.refused_for_good
-            if self._no_other_clients and heard >= self._expected and possible < self._least:
-                raise TooFewClientsError(f"Too few can join this run: {roster.told_refusals()}")
-            time.sleep(_WAIT_SECONDS)
-
-    def _tell_refusals(self, roster: Roster) -> None:
-        told = roster.told_refusals()
-        if told != self._refusals:
-            self._refusals = told
-            self._on_refusals(told)
 
     def _step(self, round_: int, received: RunningSum) -> None:
         gradient = mean_gradient(

@@ -34,6 +34,7 @@ PACKAGES = (
     "accounting",
     "protocol",
     "learning",
+    "flower_internals",
     "client",
     "server",
     "experiments",

@@ -9,6 +9,10 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import flwr.app
+import flwr.clientapp
+import flwr.serverapp
+import flwr.serverapp.strategy
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -16,14 +20,16 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "coinflower"
 LIBRARY = {"accounting", "protocol", "learning"}
+FLOWER = "flower_internals"
 MAY_IMPORT = {
     "accounting": set(),
     "protocol": {"accounting"},
     "learning": {"accounting", "protocol"},
-    "client": LIBRARY,
-    "server": LIBRARY,
-    "deploy": LIBRARY | {"client", "server"},
-    "experiments": LIBRARY | {"client", "server"},
+    FLOWER: set(),
+    "client": LIBRARY | {FLOWER},
+    "server": LIBRARY | {FLOWER},
+    "deploy": LIBRARY | {FLOWER, "client", "server"},
+    "experiments": LIBRARY | {FLOWER, "client", "server"},
     "report": LIBRARY | {"client", "server", "deploy", "experiments"},
     "cli": LIBRARY | {"client", "server", "deploy", "experiments", "report"},
 }
@@ -45,8 +51,13 @@ ROOMS_MAY_IMPORT = {
     },
     "learning.data": {"accounting.errors", "learning.own_code", "protocol.strict"},
     "learning.gradients": {"accounting.errors"},
-    "client.node": {"accounting.errors", "protocol"},
-    "deploy.flower": {"accounting.errors", "deploy.core_dumps", "deploy.errors"},
+    "client.node": {"accounting.errors", FLOWER, "protocol"},
+    "deploy.flower": {
+        "accounting.errors",
+        "deploy.core_dumps",
+        "deploy.errors",
+        FLOWER,
+    },
     "deploy.keys": {"accounting.errors"},
 }
 HEAVY = {
@@ -56,6 +67,10 @@ HEAVY = {
 }
 # Not importing Opacus would defeat the purpose of the accountant for Opacus.
 MAY_BE_HEAVY = {"accounting/plugins/opacus.py"}
+FLOWERS_PUBLIC_API = {
+    module.__name__: set(module.__all__)
+    for module in (flwr.app, flwr.clientapp, flwr.serverapp, flwr.serverapp.strategy)
+}
 OLD_NAMES = set(MAY_IMPORT)
 OWN_NAMES = {"coinflower", "tests", "tools"}
 LEAST_MODULES = 150
@@ -133,6 +148,38 @@ def test_heavy_libraries_stay_out(package):
         and file.relative_to(ROOT).as_posix() not in MAY_BE_HEAVY
     }
     assert not broken
+
+
+def private_to_flower(file):
+    """Yield what a file imports of Flower that Flower's public modules do not export."""
+    for name in imports(file):
+        module, _, attribute = name.rpartition(".")
+        if name.split(".")[0] == "flwr" and attribute not in FLOWERS_PUBLIC_API.get(module, ()):
+            yield name
+
+
+@pytest.mark.parametrize("package", sorted(set(MAY_IMPORT) - {FLOWER}))
+def test_flowers_private_api_is_used_in_one_room(package):
+    broken = {
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in modules(ROOT / package)
+        for name in private_to_flower(file)
+    }
+    assert not broken
+
+
+def test_a_private_name_of_flower_would_be_noticed(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text(
+        "import flwr\nfrom flwr.app import Message, message\nfrom flwr.serverapp import Grid\n"
+        "def late():\n    from flwr.proto.node_pb2 import NodeInfo\n"
+    )
+    assert set(private_to_flower(file)) == {
+        "flwr",
+        "flwr.app.message",
+        "flwr.proto.node_pb2.NodeInfo",
+    }
+    assert any(list(private_to_flower(file)) for file in modules(ROOT / FLOWER))
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -69,7 +69,7 @@ def client(
     import torch
 
     from coinflower.client.app import make_app
-    from coinflower.client.node.identity import load_private_key
+    from coinflower.client.node.private_key import load_private_key
     from coinflower.client.node.resident import ResidentNode
     from coinflower.client.participant import Participant
     from coinflower.deploy.machines.health import HealthServer
@@ -82,7 +82,7 @@ def client(
     with stop_on_signals() as stop, contextlib.ExitStack() as stack:
         node = ResidentNode(
             superlink,
-            make_app(lambda _: participant),
+            make_app(participant),
             stop=stop,
             insecure=insecure,
             root_certificates=authority,

@@ -12,16 +12,14 @@ import logging
 import random
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Message
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-from flwr.proto.message_pb2 import ObjectTree
 
+from coinflower.client.node.handling import MessageHandler, NodeConfig
 from coinflower.client.node.link import (
     ForgottenError,
     Link,
@@ -30,8 +28,8 @@ from coinflower.client.node.link import (
     UnreachableError,
 )
 from coinflower.client.node.polling_group import PollingGroup
+from coinflower.flower_internals.messages import Arrival
 from coinflower.protocol.foreign import quoted
-from coinflower.protocol.messages import FAILURE_REASON
 
 Result = TypeVar("Result")
 
@@ -40,7 +38,6 @@ _REMINDER_SECONDS = 60.0
 _STOP_PATIENCE_SECONDS = 1.0
 _EAGER_SECONDS = 1.0
 _EAGERNESS = 6.0
-_KEPT_CONTEXTS = 8
 
 
 class ResidentNode:
@@ -72,7 +69,7 @@ class ResidentNode:
         app: ClientApp,
         *,
         stop: threading.Event,
-        node_config: Mapping[str, int | float | bool | str] | None = None,
+        node_config: NodeConfig | None = None,
         insecure: bool = False,
         root_certificates: bytes | None = None,
         private_key: ec.EllipticCurvePrivateKey | None = None,
@@ -88,9 +85,7 @@ class ResidentNode:
         if not 10 <= heartbeat_interval <= 1800:
             raise ValueError(f"heartbeat_interval = {heartbeat_interval} must lie in 10 to 1800")
         self._address = address
-        self._app = app
         self._stop = stop
-        self._node_config = dict(node_config or {})
         self._insecure = insecure
         self._root_certificates = root_certificates
         self._private_key = private_key
@@ -100,7 +95,7 @@ class ResidentNode:
         self._drain_seconds = drain_seconds
         self._company = PollingGroup() if polling_group is None else polling_group
         self._log = logging.getLogger("coinflower.client") if logger is None else logger
-        self._contexts: OrderedDict[int, Context] = OrderedDict()
+        self._handler = MessageHandler(app, node_config or {}, self._log)
         self._unconfirmed: dict[int, str] = {}
         self._link: Link | None = None
         self._reminded_at: float | None = None
@@ -192,25 +187,26 @@ class ResidentNode:
         if arrival is None:
             return
         self._company.tell()
-        message, tree = arrival
         self._in_hand = True
         try:
-            self._handle(link, message, tree)
+            self._handle(link, arrival)
         except (LostMessageError, RejectedError) as error:
-            kind = quoted(message.metadata.message_type)
+            kind = quoted(arrival.message.metadata.message_type)
             self._log.warning("A %s message is dropped: %s", kind, error)
         finally:
             self._in_hand = False
         # The next message of a round tends to follow soon.
         self._eager_until = time.monotonic() + _EAGER_SECONDS
 
-    def _handle(self, link: Link, message: Message, tree: ObjectTree) -> None:
+    def _handle(self, link: Link, arrival: Arrival) -> None:
+        message = arrival.message
         try:
-            message.content = self._insist(lambda: link.fetch(message, tree))
+            message.content = self._insist(lambda: link.fetch(arrival))
         except LostMessageError:
-            reply = self._failure(message)
+            reply = self._handler.failure(message)
         else:
-            reply = self._answer(message)
+            with self._company.handling():
+                reply = self._handler.answer(message, self.node_id or 0)
         self._insist(lambda: link.reply(reply))
         self._forget_previous(link, message)
 
@@ -226,37 +222,6 @@ class ResidentNode:
         self._unconfirmed = {run_id: message.metadata.message_id}
         if previous is not None:
             self._insist(lambda: link.confirm(run_id, previous))
-
-    def _answer(self, message: Message) -> Message:
-        """Return the reply to a message; whatever goes wrong, the server gets the same sentence."""
-        try:
-            with self._company.handling():
-                reply = self._app(message, self._context(message.metadata.run_id))
-            if reply.metadata.reply_to_message_id != message.metadata.message_id:
-                raise ValueError("the handler's reply answers another message")
-            return reply
-        except (Exception, SystemExit):
-            return self._failure(message)
-
-    def _failure(self, message: Message) -> Message:
-        """Return an error reply that reveals nothing; called while handling an exception."""
-        kind = quoted(message.metadata.message_type)
-        self._log.exception("Failed to handle a %s message", kind)
-        error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, FAILURE_REASON)
-        return Message(error, reply_to=message)
-
-    def _context(self, run_id: int) -> Context:
-        if run_id not in self._contexts:
-            self._contexts[run_id] = Context(
-                run_id=run_id,
-                node_id=self.node_id or 0,
-                node_config=dict(self._node_config),
-                state=RecordDict(),
-                run_config={},
-            )
-            if len(self._contexts) > _KEPT_CONTEXTS:
-                self._contexts.popitem(last=False)
-        return self._contexts[run_id]
 
     def _insist(self, attempt: Callable[[], Result], *, joining: bool = False) -> Result:
         """Try until the SuperLink can be reached, and say so while it cannot."""

@@ -9,7 +9,6 @@ directory that a run is submitted from.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import socket
 import ssl
@@ -29,9 +28,8 @@ from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.guard import start_guarded, stop_guarded
 
 if TYPE_CHECKING:
-    from flwr.supercore.control import ControlHttpClient
+    from coinflower.flower_internals.control import Control, RunStatus
 
-Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 LOOPBACK = "127.0.0.1"
@@ -67,31 +65,6 @@ class TlsFiles:
     ca: Path
     certificate: Path
     key: Path
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunStatus:
-    """Where a run is.
-
-    Attributes:
-        state: ``pending``, ``starting``, ``running`` or ``finished``.
-        outcome: Of a finished run: ``completed``, ``failed`` or ``stopped``; otherwise empty.
-        details: What Flower says about the outcome.
-    """
-
-    state: str
-    outcome: str
-    details: str
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run is over, well or not."""
-        return self.state == "finished"
-
-    @property
-    def completed(self) -> bool:
-        """Whether the run is over and its ServerApp returned normally."""
-        return self.outcome == "completed"
 
 
 class Superlink:
@@ -136,7 +109,7 @@ class Superlink:
         self._simulated_nodes = simulated_nodes
         self._environment = dict(environment or {})
         self._guard: subprocess.Popen[bytes] | None = None
-        self._control: ControlHttpClient | None = None
+        self._control: Control | None = None
         self.port = free_port(host) if port is None else port
         self.log_file = directory / "superlink.log"
 
@@ -193,32 +166,14 @@ class Superlink:
 
     def start_run(self, app: Path) -> int:
         """Submit a run of the app in a directory and return its id."""
-        from flwr.cli.build import build_fab_from_disk
-        from flwr.proto.control_pb2 import StartRunRequest
-        from flwr.proto.fab_pb2 import Fab
-        from flwr.proto.federation_config_pb2 import SimulationConfig
-
-        content = build_fab_from_disk(app)
-        request = StartRunRequest(
-            fab=Fab(hash_str=hashlib.sha256(content).hexdigest(), content=content)
-        )
-        if self._simulated_nodes is not None:
-            simulation = SimulationConfig(num_supernodes=self._simulated_nodes)
-            request.override_federation_config.CopyFrom(simulation)
-        response = self._ask(self._client().StartRun, request)
-        if not response.HasField("run_id"):
+        run_id = self.ask(lambda control: control.start_run(app, self._simulated_nodes))
+        if run_id is None:
             raise SuperlinkError(f"The SuperLink refused the app in {app}; see {self.log_file}.")
-        return response.run_id
+        return run_id
 
     def status(self, run_id: int) -> RunStatus:
         """Return where a run is now."""
-        from flwr.proto.control_pb2 import ListRunsRequest
-
-        runs = self._ask(self._client().ListRuns, ListRunsRequest(run_id=run_id)).run_dict
-        status = runs[run_id].status
-        return RunStatus(
-            state=status.status, outcome=status.sub_status, details=status.details.strip()
-        )
+        return self.ask(lambda control: control.run_status(run_id))
 
     def wait(
         self,
@@ -243,32 +198,40 @@ class Superlink:
 
     def run_log(self, run_id: int, *, lines: int = 40) -> str:
         """Return the last lines that a finished run's ServerApp wrote."""
-        from flwr.proto.control_pb2 import StreamLogsRequest
-
-        stream = self._client().StreamLogs(StreamLogsRequest(run_id=run_id))
-        text = "".join(part.log_output for part in stream)
+        text = self.ask(lambda control: control.run_log(run_id))
         return "\n".join(text.splitlines()[-lines:])
 
     def stop_run(self, run_id: int) -> None:
         """Stop a run; its ServerApp process ends within its next heartbeat."""
-        from flwr.proto.control_pb2 import StopRunRequest
-
-        self._ask(self._client().StopRun, StopRunRequest(run_id=run_id))
+        self.ask(lambda control: control.stop_run(run_id))
 
     def online_nodes(self) -> list[int]:
         """Ids of the nodes that are online."""
-        from flwr.proto.control_pb2 import ListNodesRequest
-
-        nodes = self._ask(self._client().ListNodes, ListNodesRequest()).nodes_info
+        nodes = self.ask(lambda control: control.nodes())
         return [node.node_id for node in nodes if node.status == "online"]
 
-    def ask(self, question: Callable[[ControlHttpClient], Response]) -> Response:
+    def ask(self, question: Callable[[Control], Response]) -> Response:
         """Return what the Control API answers to a question.
 
         Raises:
             SuperlinkError: It refuses, is silent, or has ended.
         """
-        return self._ask(question, self._client())
+        import httpx
+
+        from coinflower.flower_internals.errors import refusal_in
+
+        if self._control is None:
+            raise SuperlinkError("The SuperLink is not running.")
+        try:
+            return question(self._control)
+        except httpx.HTTPStatusError as error:
+            known = refusal_in(error.response)
+            why = known.message if known else f"HTTP status {error.response.status_code}"
+            raise SuperlinkError(f"The SuperLink refused: {why}") from error
+        except httpx.TransportError as error:
+            if self.alive():
+                raise SuperlinkError(f"The SuperLink at {self.address} is silent.") from error
+            raise SuperlinkError(self._obituary("has ended")) from error
 
     def _command(self) -> list[str]:
         command = [sys.executable, "-P", "-m", "coinflower.deploy.flower.fenced_superlink"]
@@ -282,31 +245,10 @@ class Superlink:
         command += ["--ssl-keyfile", str(self._tls.key)]
         return [*command, "--enable-supernode-auth"] if self.authenticates_nodes else command
 
-    def _connect(self) -> ControlHttpClient:
-        from flwr.supercore.control import ControlHttpClient
+    def _connect(self) -> Control:
+        from coinflower.flower_internals.control import Control
 
-        root = None if self._tls is None else self._tls.ca.read_bytes()
-        return ControlHttpClient.from_server_address(self.address, self._tls is None, root, [])
-
-    def _client(self) -> ControlHttpClient:
-        if self._control is None:
-            raise SuperlinkError("The SuperLink is not running.")
-        return self._control
-
-    def _ask(self, method: Callable[[Request], Response], request: Request) -> Response:
-        import httpx
-        from flwr.supercore.error import FlowerError
-
-        try:
-            return method(request)
-        except httpx.HTTPStatusError as error:
-            known = FlowerError.from_json(error.response.text)
-            why = known.message if known else f"HTTP status {error.response.status_code}"
-            raise SuperlinkError(f"The SuperLink refused: {why}") from error
-        except httpx.TransportError as error:
-            if self.alive():
-                raise SuperlinkError(f"The SuperLink at {self.address} is silent.") from error
-            raise SuperlinkError(self._obituary("has ended")) from error
+        return Control(self.address, None if self._tls is None else self._tls.ca.read_bytes())
 
     def _wait_until_healthy(self) -> None:
         context = None if self._tls is None else ssl.create_default_context(cafile=self._tls.ca)

@@ -107,7 +107,7 @@ def _stock_command(address: str, policy: Path) -> list[str]:
 def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[LocalNodes]:
     import torch
 
-    from coinflower.client.app import app, forget_participants
+    from coinflower.client.app import ConfiguredOwners, make_app
     from coinflower.client.node.polling_group import PollingGroup
     from coinflower.client.node.resident import ResidentNode
 
@@ -122,11 +122,12 @@ def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[L
     log.propagate = False
     stop = threading.Event()
     polling_group = PollingGroup()
+    owners = ConfiguredOwners()
     workers = []
     for policy in policies:
         node = ResidentNode(
             address,
-            app,
+            make_app(owners),
             stop=stop,
             node_config={"policy": str(policy)},
             insecure=True,
@@ -141,7 +142,7 @@ def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[L
         stop.set()
         for worker in workers:
             worker.join()
-        forget_participants()
+        owners.close()
         log.removeHandler(handler)
         log.setLevel(before[0])
         log.propagate = before[1]

@@ -13,7 +13,6 @@ from coinflower.deploy.keys.key_files import fingerprint, load_public_key, make_
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-    from flwr.proto.node_pb2 import NodeInfo
 
     from coinflower.deploy.flower.superlink import Superlink
 
@@ -99,14 +98,12 @@ class NodeAdmission:
         Raises:
             SuperlinkError: The SuperLink refuses, is silent, or has ended.
         """
-        from flwr.proto.control_pb2 import ListNodesRequest
-
-        nodes = self._superlink.ask(lambda control: control.ListNodes(ListNodesRequest()))
-        known = {node.public_key: node for node in nodes.nodes_info}
+        nodes = self._superlink.ask(lambda control: control.nodes())
+        known = {node.public_key: node for node in nodes}
         wanted = self._registry.names()
         for key, node in known.items():
             if key not in wanted and node.status != _UNREGISTERED:
-                self._unregister(node)
+                self._unregister(node.node_id, node.name)
         for key, name in wanted.items():
             if key not in known:
                 self._register(key, name)
@@ -120,18 +117,12 @@ class NodeAdmission:
         }
 
     def _register(self, key: bytes, name: str) -> None:
-        from flwr.proto.control_pb2 import RegisterNodeRequest
-
-        request = RegisterNodeRequest(public_key=key, name=name)
-        self._superlink.ask(lambda control: control.RegisterNode(request))
+        self._superlink.ask(lambda control: control.register_node(key, name))
         logger.info("Node %s may join.", name)
 
-    def _unregister(self, node: NodeInfo) -> None:
-        from flwr.proto.control_pb2 import UnregisterNodeRequest
-
-        request = UnregisterNodeRequest(node_id=node.node_id)
-        self._superlink.ask(lambda control: control.UnregisterNode(request))
-        logger.warning("Node %s is kept out: its key was revoked.", node.name or node.node_id)
+    def _unregister(self, node_id: int, name: str) -> None:
+        self._superlink.ask(lambda control: control.unregister_node(node_id))
+        logger.warning("Node %s is kept out: its key was revoked.", name or node_id)
 
 
 def _readable(path: Path) -> EllipticCurvePublicKey | None:

@@ -16,19 +16,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
-import coinflower.client.app
 from coinflower.accounting.ledger.entries import Budget, EntryKind
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.app import make_app
+from coinflower.client.participant import Participant
 from coinflower.experiments.audit.colluders import Colluder
+from coinflower.flower_internals.messages import as_task, set_message_id
 from coinflower.learning import SecureRandom, SeededRandom, build_model, flatten_parameters
 from coinflower.protocol import messages
 from coinflower.protocol.policy import Policy
 from coinflower.protocol.terms import Terms
+from coinflower.server.attendance import Attendance
 from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.grid import PromptGrid
 from coinflower.server.strategy import RandomParticipation
@@ -41,6 +40,7 @@ Classes = npt.NDArray[np.int64]
 STEP = 1e-6
 _FIRST_NODE = 1000
 _NO_LIMIT = 1e9
+_NO_CONTEXT = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={})
 
 
 def write_client(
@@ -115,24 +115,27 @@ def play(
         colluders: Clients that conspire; their answers arrive last, in this order.
         seed: Makes the server's noise predictable.
     """
-    grid = WatchedGrid(policies, colluders)
+    owners = [Participant.open(policy) for policy in policies]
+    grid = WatchedGrid(owners, colluders)
     start = flatten_parameters(build_model(terms.model, classes=terms.classes)).numpy()
     path = [start]
     strategy = RandomParticipation(
         terms,
         checkpoints=CheckpointFolder(folder, terms.hash),
         randomness=SecureRandom() if seed is None else SeededRandom(seed),
-        expected_clients=len(policies) + len(colluders),
-        patience_seconds=0.0,
+        attendance=Attendance(
+            expected_clients=len(policies) + len(colluders), patience_seconds=0.0
+        ),
         on_round=lambda _, weights: path.append(weights),
     )
-    with _task():
+    with as_task():
         strategy.start(
             PromptGrid(grid, batch=len(policies) + len(colluders)),
             ArrayRecord({messages.VECTOR: Array(start)}),
             num_rounds=terms.rounds,
         )
-        coinflower.client.app.forget_participants()
+    for owner in owners:
+        owner.ledger.close()
     steps = -np.diff(np.stack(path), axis=0)
     return Seen(
         sums=(steps / STEP).astype(np.float32),
@@ -158,34 +161,25 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class WatchedGrid(Grid):
+class WatchedGrid:
     """Hands messages to ClientApps of this process at once and keeps what they answer.
 
     Args:
-        policies: The policies of the clients.
+        owners: The clients.
         colluders: Further nodes, which are not watched.
     """
 
-    def __init__(self, policies: Sequence[Path], colluders: Sequence[Colluder] = ()) -> None:
-        self._colluders = dict(enumerate(colluders, start=len(policies)))
-        self.replies: list[dict[int, Vector]] = [{} for _ in policies]
-        self.heard: list[set[int]] = [set() for _ in policies]
-        self._contexts = [
-            Context(
-                run_id=1,
-                node_id=_FIRST_NODE + index,
-                node_config={coinflower.client.app.POLICY_KEY: str(policy)},
-                state=RecordDict(),
-                run_config={},
-            )
-            for index, policy in enumerate(policies)
-        ]
+    def __init__(self, owners: Sequence[Participant], colluders: Sequence[Colluder] = ()) -> None:
+        self._apps = [make_app(owner) for owner in owners]
+        self._colluders = dict(enumerate(colluders, start=len(owners)))
+        self.replies: list[dict[int, Vector]] = [{} for _ in owners]
+        self.heard: list[set[int]] = [set() for _ in owners]
         self._answers: dict[str, Message] = {}
         self._ids = itertools.count()
 
     def get_node_ids(self) -> Iterable[int]:
         """Ids of all clients."""
-        return range(_FIRST_NODE, _FIRST_NODE + len(self._contexts) + len(self._colluders))
+        return range(_FIRST_NODE, _FIRST_NODE + len(self._apps) + len(self._colluders))
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Deliver each message at once."""
@@ -198,13 +192,13 @@ class WatchedGrid(Grid):
 
     def _deliver(self, message: Message) -> str:
         name = f"message-{next(self._ids)}"
-        message.metadata.__dict__["_message_id"] = name
+        set_message_id(message, name)
         index = message.metadata.dst_node_id - _FIRST_NODE
         if index in self._colluders:
             self._answers[name] = self._colluders[index].answer(message)
             return name
         try:
-            answer = coinflower.client.app.app(message, self._contexts[index])
+            answer = self._apps[index](message, _NO_CONTEXT)
             self._watch(index, message, answer)
         except RuntimeError as error:
             answer = Message(Error(0, str(error)), reply_to=message)
@@ -224,37 +218,6 @@ class WatchedGrid(Grid):
             assert isinstance(content, bytes)
             self.replies[index][first] = messages.vector_from_bytes(content, len(content) // 4)
 
-    def set_run(self, run: Run) -> None:
-        """Not needed: nothing here asks for a run."""
-
-    @property
-    def run(self) -> Run:
-        """There is none."""
-        raise NotImplementedError("a grid in memory belongs to no run")
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Return a message."""
-        del group_id
-        return Message(content, dst_node_id=dst_node_id, message_type=message_type, ttl=ttl)
-
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        """All clients."""
-        return [NodeInfo(node_id=node) for node in self.get_node_ids()]
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Deliver messages and return the answers."""
-        del timeout
-        return self.pull_messages(self.push_messages(messages))
-
 
 def _charged_coins(path: Path) -> dict[int, bool]:
     with Ledger.open(path, read_only=True) as ledger:
@@ -263,14 +226,3 @@ def _charged_coins(path: Path) -> dict[int, bool]:
             for entry in ledger.history()
             if entry.kind == EntryKind.FLIP and entry.round is not None
         }
-
-
-@contextmanager
-def _task() -> Iterator[None]:
-    """Give this process the identity that Flower's messages want of a running task."""
-    before = TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
-    try:
-        yield
-    finally:
-        TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = before

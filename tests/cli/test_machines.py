@@ -18,10 +18,10 @@ from flwr.clientapp import ClientApp
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.cli import main as cli
 from coinflower.cli.machines import client as cli_client
-from coinflower.client.app import app as client_app
-from coinflower.client.app import forget_participants
-from coinflower.client.node.identity import load_private_key
+from coinflower.client.app import make_app
+from coinflower.client.node.private_key import load_private_key
 from coinflower.client.node.resident import ResidentNode
+from coinflower.client.participant import Participant
 from coinflower.deploy.flower.superlink import LOOPBACK, Superlink, TlsFiles, free_port
 from coinflower.deploy.gateway import process as gateway_process
 from coinflower.deploy.keys import keys
@@ -144,7 +144,7 @@ def test_a_clock_that_is_minutes_off_is_told_by_how_much(
 
     registry.allow(secrets / "bert.pub")
     door.apply()
-    monkeypatch.setattr("coinflower.client.node.identity.now", lambda: Ahead.now(UTC))
+    monkeypatch.setattr("coinflower.flower_internals.fleet.now", lambda: Ahead.now(UTC))
     monkeypatch.setattr("coinflower.client.node.connection_errors.datetime", Ahead)
     with node(superlink.address, secrets, "bert") as bert:
         wait_until(lambda: "does not accept this node" in caplog.text)
@@ -280,12 +280,10 @@ def test_told_to_stop_a_server_ends_between_rounds_resumes_and_stays(secrets, tm
         return rounds[-1]["round"] if rounds else 0
 
     with contextlib.ExitStack() as stack:
-        stack.callback(forget_participants)
         for name, policy in zip(("anna", "bert"), cluster.policies, strict=True):
-            config = {"policy": str(policy)}
-            stack.enter_context(
-                node(address, secrets, name, client_app, node_config=config, drain_seconds=10)
-            )
+            owner = Participant.open(policy)
+            stack.callback(owner.ledger.close)
+            stack.enter_context(node(address, secrets, name, make_app(owner), drain_seconds=10))
         first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         wait_until(lambda: read_status_file(folder).get("online") == 2)
         ask = [COINFLOWER, "health", str(health)]

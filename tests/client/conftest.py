@@ -14,7 +14,6 @@ import torch
 from coinflower.accounting.coin import CoinSource
 from coinflower.accounting.ledger.entries import Entry
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.client.app import forget_participants
 from coinflower.client.data import load_local_data
 from coinflower.client.participant import Participant
 from coinflower.learning import Randomness, SecureRandom, build_model, flatten_parameters
@@ -24,6 +23,7 @@ from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import Terms
 from tests.support import builders
 from tests.support.builders import Coins, make_owner
+from tests.support.participants import owners
 
 SAMPLES = 30
 
@@ -39,7 +39,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_participants() -> Iterator[None]:
     yield
-    forget_participants()
+    owners.close()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,24 @@ from flwr.app import (
 )
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
+import coinflower.client.app
 from coinflower.accounting.ledger.echo import NO_TOKEN
-from coinflower.client.app import (
-    SIMULATED_POLICIES,
-    _answer,
-    app,
-    participant_of,
-)
+from coinflower.client.app import SIMULATED_POLICIES, _answer, make_app
 from coinflower.protocol import messages
 from coinflower.protocol.messages import FAILURE_REASON, vector_from_bytes
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
-from tests.support.participants import LENGTH, Make, answer_of, ask, call, context_of, question
+from tests.support.participants import (
+    LENGTH,
+    Make,
+    answer_of,
+    app,
+    ask,
+    call,
+    context_of,
+    owners,
+    question,
+)
 
 
 def test_enrolment_is_answered_by_yes_and_the_declared_size(owner: Any, make_terms: Make) -> None:
@@ -139,15 +146,33 @@ def test_a_simulated_node_finds_its_policy_in_the_folder_of_this_machine(
     assert answer_of(reply)["enrolled"] is True
 
 
+def test_an_app_of_one_participant_asks_no_configuration(owner: Any, make_terms: Make) -> None:
+    participant = owner.open()
+    context = context_of(owner)
+    context.node_config.clear()
+    reply = make_app(participant)(ask("query.enrol", question(make_terms())), context)
+    assert answer_of(reply)["enrolled"] is True
+    assert participant.current == make_terms()
+
+
+def test_an_app_that_ray_sends_to_a_worker_meets_the_owners_of_that_process() -> None:
+    owners_there = pickle.loads(pickle.dumps(coinflower.client.app.owners_of_this_process.of))
+    assert owners_there == coinflower.client.app.owners_of_this_process.of
+    cloudpickle = pytest.importorskip("ray.cloudpickle", reason="needs the extra 'simulation'")
+    assert pickle.loads(cloudpickle.dumps(coinflower.client.app.app)) is not None
+    with pytest.raises(pickle.PicklingError):
+        pickle.dumps(owners.of)
+
+
 def test_a_node_keeps_its_participant_and_another_policy_has_another(
     owner: Any, tmp_path: Any
 ) -> None:
     context = context_of(owner)
-    assert participant_of(context) is participant_of(context_of(owner))
+    assert owners.of(context) is owners.of(context_of(owner))
     other = tmp_path / "other.toml"
     other.write_text(owner.policy.read_text())
     context.node_config["policy"] = str(other)
-    assert participant_of(context) is not participant_of(context_of(owner))
+    assert owners.of(context) is not owners.of(context_of(owner))
 
 
 def test_nothing_is_kept_in_flowers_own_memory(

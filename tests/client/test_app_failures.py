@@ -19,14 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coinflower.accounting.ledger.errors import LedgerError
-from coinflower.client.app import (
-    forget_participants,
-)
 from coinflower.client.participant import Participant
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
-from tests.support.participants import KINDS, LENGTH, Make, answer_of, call, fails, question
+from tests.support.participants import KINDS, LENGTH, Make, answer_of, call, fails, owners, question
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "no json", "{" * 9000, "x" * 20_000, "\x00"])
@@ -67,7 +64,7 @@ def test_a_second_answer_is_refused_by_the_constant_sentence(
     call(owner, "query.enrol", question(make_terms()))
     call(owner, "train.gradient", content)
     fails(owner, "train.gradient", content)
-    forget_participants()
+    owners.close()
     fails(owner, "train.gradient", content)
 
 

@@ -14,7 +14,7 @@ from cryptography.x509.verification import PolicyBuilder, Store
 from flwr.cli.supernode.register import try_load_public_key
 
 from coinflower.cli import main as cli
-from coinflower.client.node.identity import load_private_key
+from coinflower.client.node.private_key import load_private_key
 from coinflower.deploy.keys import keys
 from coinflower.deploy.keys.key_files import (
     fingerprint,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from coinflower.deploy.flower.superlink import RunStatus
 from coinflower.deploy.machines import run_supervisor as supervisor
 from coinflower.deploy.machines import serve
 from coinflower.deploy.runs import RunFailedError
+from coinflower.flower_internals.control import RunStatus
 from coinflower.report.run import report_server_run
 from coinflower.server.journal import Journal
 

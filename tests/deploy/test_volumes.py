@@ -13,7 +13,6 @@ from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.cli import main as cli
 from coinflower.cli.machines import client as cli_client
-from coinflower.client.app import forget_participants
 from coinflower.client.participant import Participant
 from coinflower.protocol.terms import Terms
 from tests.support.documents import blocks
@@ -62,7 +61,6 @@ def volume(tmp_path):
         pytest.skip("needs root: only root may mount a volume")
     made = Volume(tmp_path)
     yield made
-    forget_participants()
     subprocess.run(["umount", made.folder], check=True)
 
 

@@ -54,7 +54,7 @@ class Client:
             polling_group=PollingGroup(cache_bytes=0),
             stop=threading.Event(),
         )
-        for client in (self._link._client, self._link._bulk):
+        for client in (self._link._fleet._client, self._link._fleet._bulk):
             client._client = self._wire.client()
         self._node = ResidentNode(
             "127.0.0.1:1",
@@ -144,7 +144,7 @@ class Client:
         try:
             message = self._link.poll()
             if message is not None:
-                self._node._handle(self._link, *message)
+                self._node._handle(self._link, message)
         except DECLARED:
             return
 

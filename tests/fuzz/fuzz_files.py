@@ -15,7 +15,7 @@ from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
-from coinflower.client.node.identity import load_private_key
+from coinflower.client.node.private_key import load_private_key
 from coinflower.deploy.keys.key_files import load_public_key
 from coinflower.server.checkpoint import Checkpoint, CheckpointFolder
 

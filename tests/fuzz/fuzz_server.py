@@ -12,15 +12,15 @@ from flwr.app.message import make_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import http_grid
 
+from coinflower.flower_internals import runtime
 from coinflower.protocol import messages
 from coinflower.server.aggregation import RunningSum
 from coinflower.server.grid import PromptGrid
 from coinflower.server.invitations import _Block
 from coinflower.server.roster import Roster
 from tests.fuzz.fuzz_wire import body_of, framed, metadata, object_id, stored, tree_of
-from tests.support.builders import make_terms
+from tests.support.builders import make_http_grid, make_terms
 
 LENGTH, SIZE = 15, 12
 EVIL, HONEST = 7, 8
@@ -39,7 +39,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         del folder
         # Flower pulls objects in threads, which takes more time than all the rest.
-        http_grid.pull_objects = lambda object_ids, pull_object_fn: {
+        runtime.pull_objects = lambda object_ids, pull_object_fn, **_: {
             name: pull_object_fn(name) for name in object_ids
         }
         for name in ("_task_id", "_run_id", "_node_id"):
@@ -69,19 +69,19 @@ class Server:
         if len(data) < 2:
             return
         kind = data[1] % len(KINDS)
-        runtime = _Runtime()
-        runtime.add(ASKED[0], _dishonest(data[0] % 5, data[2:]))
+        superlink = _Runtime()
+        superlink.add(ASKED[0], _dishonest(data[0] % 5, data[2:]))
         honest = RecordDict({messages.ANSWER: ConfigRecord(self._honest[kind])})
-        runtime.add(
+        superlink.add(
             ASKED[1], _objects(make_message(metadata=_reply_metadata(ASKED[1]), content=honest))
         )
-        grid = PromptGrid(_grid(runtime), poll_interval=0.0, batch=1)
+        grid = PromptGrid(make_http_grid(superlink), poll_interval=0.0, batch=2)
         asked = [
             Message(RecordDict(), dst_node_id=node, message_type="query.x", ttl=60.0)
             for node in (EVIL, HONEST)
         ]
         pending = grid.push(asked)
-        replies = pending.poll() + pending.poll()
+        replies = pending.poll()
         assert len(replies) <= 2
         getattr(self, f"_{KINDS[kind]}")(grid, replies)
 
@@ -151,13 +151,6 @@ class _Runtime:
 
     def ConfirmMessageReceived(self, request: Any) -> None:  # noqa: N802
         del request
-
-
-def _grid(runtime: _Runtime) -> http_grid.HttpGrid:
-    grid = http_grid.HttpGrid("127.0.0.1:1", insecure=True, token="token")
-    grid._run = SimpleNamespace(run_id=1)
-    grid._client = runtime
-    return grid
 
 
 def _reply_metadata(asked: str, name: str = "") -> Any:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.client.app import app, forget_participants
+from coinflower.client.app import ConfiguredOwners, make_app
 from coinflower.protocol import messages
 from coinflower.protocol.messages import FAILURE_REASON
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
@@ -32,6 +32,7 @@ class Conversation(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.owners = ConfiguredOwners()
         self.folder = tempfile.TemporaryDirectory()
         self.told: dict[tuple[str, int], bool] = {}
         self.answered: set[tuple[str, int]] = set()
@@ -83,7 +84,7 @@ class Conversation(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        forget_participants()
+        self.owners.close()
 
     @invariant()
     def the_ledger_is_sound_and_within_its_budget(self) -> None:
@@ -93,7 +94,7 @@ class Conversation(RuleBasedStateMachine):
         assert self.answered <= claimed
 
     def teardown(self) -> None:
-        forget_participants()
+        self.owners.close()
         self.folder.cleanup()
 
     def _charges(self) -> dict[tuple[str, int], bool]:
@@ -112,7 +113,7 @@ class Conversation(RuleBasedStateMachine):
             run_config={},
         )
         try:
-            reply = app(message, context)
+            reply = make_app(self.owners)(message, context)
         except RuntimeError as error:
             if error.args != (FAILURE_REASON,):
                 raise

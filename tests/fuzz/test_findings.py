@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import make_message
-from flwr.supercore.task_identity import TaskIdentity
 from safetensors.numpy import save
 
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.errors import LedgerCorruptError
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.client.node.identity import load_private_key
 from coinflower.client.node.link import Link, UnreachableError
 from coinflower.client.node.polling_group import PollingGroup
+from coinflower.client.node.private_key import load_private_key
 from coinflower.deploy.keys.key_files import load_public_key
+from coinflower.flower_internals.messages import as_task
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.strict import read_toml
@@ -37,12 +37,12 @@ from tests.fuzz.fuzz_server import (
     EVIL,
     HONEST,
     TERMS,
-    _grid,
     _objects,
     _reply_metadata,
     _Runtime,
 )
 from tests.fuzz.fuzz_wire import framed, object_id
+from tests.support.builders import make_http_grid
 
 
 def link_to(handler: Callable[[httpx.Request], httpx.Response]) -> Link:
@@ -55,7 +55,7 @@ def link_to(handler: Callable[[httpx.Request], httpx.Response]) -> Link:
         polling_group=PollingGroup(),
         stop=threading.Event(),
     )
-    link._client._client = httpx.Client(transport=httpx.MockTransport(handler))
+    link._fleet._client._client = httpx.Client(transport=httpx.MockTransport(handler))
     return link
 
 
@@ -181,11 +181,7 @@ def test_terms_that_would_take_minutes_to_price_are_refused(extreme: dict[str, f
         terms.round_cost(30)
 
 
-def test_a_malformed_reply_counts_against_its_sender_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+def test_a_malformed_reply_counts_against_its_sender_alone() -> None:
     runtime = _Runtime()
     broken = framed("RecordDict", [], b"this is no JSON")
     head = framed("Message", [object_id(broken)], b"")
@@ -193,12 +189,14 @@ def test_a_malformed_reply_counts_against_its_sender_alone(
     honest = RecordDict({messages.ANSWER: ConfigRecord({"coins": [True]})})
     sound = make_message(metadata=_reply_metadata(ASKED[1]), content=honest)
     runtime.add(ASKED[1], _objects(sound))
-    grid = PromptGrid(_grid(runtime), poll_interval=0.0, batch=1)
-    asked = [
-        Message(RecordDict(), dst_node_id=node, message_type="query.x", ttl=60.0)
-        for node in (EVIL, HONEST)
-    ]
-    replies = {reply.metadata.src_node_id: reply for reply in grid.send_and_collect(asked, 5.0)}
+    grid = PromptGrid(make_http_grid(runtime), poll_interval=0.0)
+    with as_task():
+        asked = [
+            Message(RecordDict(), dst_node_id=node, message_type="query.x", ttl=60.0)
+            for node in (EVIL, HONEST)
+        ]
+        found = list(grid.collect(grid.push(asked), 5.0))
+    replies = {reply.metadata.src_node_id: reply for reply in found}
     assert replies[EVIL].has_error()
     assert not replies[HONEST].has_error()
 

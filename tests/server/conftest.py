@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from flwr.supercore.inflatable.inflatable_utils import pull_objects
-from flwr.supercore.task_identity import TaskIdentity
 
+import coinflower.server.attendance
 import coinflower.server.roster
-import coinflower.server.strategy
-from coinflower.client.app import forget_participants
+from coinflower.flower_internals.messages import as_task
 from tests.support.memory_grid import Federation, make_federation
 from tests.support.waiting import VirtualTime
 
@@ -30,18 +28,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
 
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
     monkeypatch.setattr(coinflower.server.roster, "_LOOK_SECONDS", 0.0)
     monkeypatch.setattr(coinflower.server.roster, "_ASK_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(coinflower.server.strategy, "_WAIT_SECONDS", 0.005)
-    defaults = dict(pull_objects.__kwdefaults__ or {})
+    monkeypatch.setattr(coinflower.server.attendance, "_WAIT_SECONDS", 0.005)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with as_task():
+        yield
     torch.set_num_threads(before)
-    pull_objects.__kwdefaults__ = defaults
-    forget_participants()
 
 
 @pytest.fixture

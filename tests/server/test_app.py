@@ -17,10 +17,10 @@ from coinflower.learning import build_model, flatten_parameters
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.server.app import main, run
+from coinflower.server.attendance import TooFewClientsError
 from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.journal import METRICS, Journal, MetricsReader, read_metrics, read_status
 from coinflower.server.settings import Settings, save_settings
-from coinflower.server.strategy import TooFewClientsError
 
 Make = Callable[..., Any]
 

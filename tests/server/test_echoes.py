@@ -12,22 +12,19 @@ from flwr.app import Message
 
 import coinflower.server.roster
 from coinflower.accounting.ledger.echo import NO_TOKEN, TOKEN_BYTES
-from coinflower.client.app import forget_participants
 from coinflower.protocol import messages
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.protocol.policy import Refusal, load_policy
+from coinflower.server.attendance import TooFewClientsError
 from coinflower.server.checkpoint import CheckpointFolder
-from coinflower.server.strategy import TooFewClientsError
 
 Make = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> Any:
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coinflower.server.roster, "_ASK_AGAIN_SECONDS", 0.05)
     monkeypatch.setattr(coinflower.server.roster, "_LOOK_SECONDS", 0.05)
-    yield
-    forget_participants()
 
 
 class _StopError(Exception):
@@ -43,7 +40,7 @@ def play_until(fed: Any, last: int) -> None:
 
     with pytest.raises(_StopError):
         fed.run(evaluate=stop)
-    forget_participants()
+    fed.grid.owners.close()
 
 
 def ledger_of(fed: Any, node: int) -> Path:
@@ -74,7 +71,7 @@ def test_a_ledger_that_was_set_back_flips_no_coin_and_the_server_hears_of_it(
         with pytest.raises(TooFewClientsError, match=Refusal.SET_BACK.value):
             fed.run(patience_seconds=0.5)
         assert len(fed.entries(node, "charge")) == charges
-        forget_participants()
+        fed.grid.owners.close()
     assert "STOPPED: The ledger" in caplog.text
     assert "was set back" in caplog.text
 
@@ -89,7 +86,7 @@ def test_the_newer_ledger_goes_on(federation: Make) -> None:
     ledger.write_bytes(older)
     with pytest.raises(TooFewClientsError):
         fed.run(patience_seconds=0.5)
-    forget_participants()
+    fed.grid.owners.close()
     ledger.write_bytes(newer)
     fed.run()
     assert len(fed.entries(1000, "charge")) > 20

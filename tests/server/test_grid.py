@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from flwr.app import ConfigRecord, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
-from flwr.common.constant import ErrorCode
-from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    ObjectUnavailableError,
-    pull_objects,
-)
-from flwr.supercore.run import Run
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
+from coinflower.flower_internals import runtime
+from coinflower.flower_internals.messages import set_created_at, set_message_id
 from coinflower.server.grid import PromptGrid
+from tests.support.builders import make_http_grid
 from tests.support.waiting import VirtualTime
 
 
-class ScriptedGrid(Grid):
+class ScriptedGrid:
     """Nodes answer after as many looks as ``looks`` says; the rest never do.
 
     Errors of node 13 are made by the SuperLink, which signs with its own id 1; node 99 is unknown.
@@ -31,15 +32,6 @@ class ScriptedGrid(Grid):
         self.sent: dict[str, Message] = {}
         self.largest_pull = 0
 
-    def set_run(self, run: Run) -> None: ...
-
-    @property
-    def run(self) -> Run:
-        raise NotImplementedError
-
-    def create_message(self, *_: object, **__: object) -> Message:
-        raise NotImplementedError
-
     def get_node_ids(self) -> Iterable[int]:
         return list(self.looks)
 
@@ -48,7 +40,7 @@ class ScriptedGrid(Grid):
         for message in messages:
             known = message.metadata.dst_node_id != 99
             ids.append(f"m{message.metadata.dst_node_id}" if known else "")
-            message.metadata.__dict__["_message_id"] = ids[-1]
+            set_message_id(message, ids[-1])
             if known:
                 self.sent[ids[-1]] = message
         return ids
@@ -81,12 +73,13 @@ class ScriptedGrid(Grid):
         )
         return make_message(metadata=metadata, error=Error(5, "Node Unavailable"))
 
-    def send_and_receive(self, *_: object, **__: object) -> Iterable[Message]:
-        raise AssertionError("the prompt grid must not use this")
-
 
 def _messages(*nodes: int) -> list[Message]:
     return [Message(RecordDict(), node, "query") for node in nodes]
+
+
+def _collect(grid: PromptGrid, *nodes: int, timeout: float | None = None) -> Iterator[Message]:
+    return grid.collect(grid.push(_messages(*nodes)), timeout)
 
 
 def _nodes(replies: Iterable[Message]) -> list[int]:
@@ -95,41 +88,39 @@ def _nodes(replies: Iterable[Message]) -> list[int]:
 
 def test_replies_are_yielded_as_they_come() -> None:
     grid = PromptGrid(ScriptedGrid({5: 3, 6: 1, 7: 2}), poll_interval=0.01)
-    assert _nodes(grid.send_and_collect(_messages(5, 6, 7))) == [6, 7, 5]
+    assert _nodes(_collect(grid, 5, 6, 7)) == [6, 7, 5]
 
 
 def test_errors_made_by_the_superlink_are_put_down_to_the_node_that_was_asked() -> None:
     grid = PromptGrid(ScriptedGrid({13: 1, 14: 1}), poll_interval=0.01)
-    replies = {reply.metadata.src_node_id: reply for reply in grid.send_and_collect(_messages(13))}
+    replies = {reply.metadata.src_node_id: reply for reply in _collect(grid, 13)}
     assert replies[13].has_error()
     assert replies[13].error.code == 5
 
 
 def test_a_node_that_is_not_registered_any_more_is_an_error_too() -> None:
     grid = PromptGrid(ScriptedGrid({5: 1}), poll_interval=0.01)
-    replies = list(grid.send_and_collect(_messages(99, 5)))
+    replies = list(_collect(grid, 99, 5))
     assert _nodes(replies) == [99, 5]
     assert [reply.has_error() for reply in replies] == [True, False]
 
 
-def test_send_and_receive_returns_promptly_with_everything(clock: VirtualTime) -> None:
+def test_only_looks_that_found_nothing_are_followed_by_a_pause(clock: VirtualTime) -> None:
     grid = PromptGrid(ScriptedGrid({5: 4, 6: 2}), poll_interval=0.01)
-    assert sorted(_nodes(grid.send_and_receive(iter(_messages(5, 6))))) == [5, 6]
-    assert clock.naps == [0.01, 0.01]  # after the first and the third look, which found nothing
+    assert _nodes(_collect(grid, 5, 6)) == [6, 5]
+    assert clock.naps == [0.01, 0.01]  # after the first and the third look
 
 
-def test_the_timeout_ends_the_wait_and_the_life_of_the_messages(clock: VirtualTime) -> None:
-    inner = ScriptedGrid({5: 1})
-    grid = PromptGrid(inner, poll_interval=0.01)
-    assert _nodes(grid.send_and_collect(_messages(5, 6), 0.2)) == [5]
+def test_the_timeout_ends_the_wait(clock: VirtualTime) -> None:
+    grid = PromptGrid(ScriptedGrid({5: 1}), poll_interval=0.01)
+    assert _nodes(_collect(grid, 5, 6, timeout=0.2)) == [5]
     assert 1000.2 <= clock.now <= 1000.2 + 2 * 0.01
-    assert {message.metadata.ttl for message in inner.sent.values()} == {0.2}
 
 
 def test_no_more_replies_than_a_batch_are_taken_at_once() -> None:
     inner = ScriptedGrid(dict.fromkeys(range(20, 50), 1))
     grid = PromptGrid(inner, poll_interval=0.001, batch=4)
-    assert sorted(_nodes(grid.send_and_collect(_messages(*range(20, 50))))) == list(range(20, 50))
+    assert sorted(_nodes(_collect(grid, *range(20, 50)))) == list(range(20, 50))
     assert inner.largest_pull == 4
 
 
@@ -155,7 +146,7 @@ def test_a_pending_sending_is_polled_without_waiting(clock: VirtualTime) -> None
 
 def test_nobody_can_guess_the_name_of_a_message() -> None:
     first, second = _messages(5, 5)
-    second.metadata.__dict__["_created_at"] = first.metadata.created_at
+    set_created_at(second, first.metadata.created_at)
     assert first.object_id == second.object_id
     PromptGrid(ScriptedGrid({5: 1})).push([first, second])
     assert first.object_id != second.object_id
@@ -164,52 +155,75 @@ def test_nobody_can_guess_the_name_of_a_message() -> None:
 
 def test_nothing_to_send_is_nothing_to_wait_for() -> None:
     grid = PromptGrid(ScriptedGrid({}))
-    assert list(grid.send_and_collect([])) == []
+    assert list(_collect(grid)) == []
     assert not grid.push([]).outstanding
 
 
-class HalfSentGrid(ScriptedGrid):
+class HalfSentRuntime:
     """Every node announces a reply at once and never finishes its upload; each look takes 1 s."""
 
     def __init__(self, clock: VirtualTime) -> None:
-        super().__init__({})
         self._clock = clock
 
-    def _missing(self, object_id: str) -> bytes:
-        self._clock.now += 1.0
-        raise ObjectUnavailableError(object_id)
+    def PushMessages(self, request: Any) -> Any:  # noqa: N802 - Flower's name
+        names = [tree.object_id for tree in request.message_object_trees]
+        return SimpleNamespace(message_ids=names, objects_to_push=[], session_id="")
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        replies = []
-        for message_id in message_ids:
-            try:
-                pull_objects(["a" * 64], self._missing)
-            except ObjectPullError:
-                error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "never uploaded")
-                replies.append(Message(error, reply_to=self.sent[message_id]))
-        return replies
+    def PushObject(self, request: Any) -> Any:  # noqa: N802
+        raise AssertionError(f"{request.object_id} was not asked for")
+
+    def PullMessages(self, request: Any) -> Any:  # noqa: N802
+        heads = []
+        for name in request.message_ids:
+            metadata = Metadata(1, f"reply {name}", 5, 1, name, "", 0.0, 1.0, "query")
+            heads.append(message_to_proto(make_message(metadata=metadata, content=RecordDict())))
+        trees = [ObjectTree(object_id="a" * 64) for _ in heads]
+        return SimpleNamespace(messages_list=heads, message_object_trees=trees)
+
+    def PullObject(self, request: Any) -> PullObjectResponse:  # noqa: N802
+        assert request.object_id == "a" * 64
+        self._clock.now += 1.0
+        return PullObjectResponse(object_found=True, object_available=False)
 
 
 def test_an_upload_that_never_ends_is_waited_for_as_long_as_patience_lasts(
     clock: VirtualTime,
 ) -> None:
-    grid = PromptGrid(HalfSentGrid(clock), object_patience=3.0)
-    (reply,) = grid.send_and_collect(_messages(5))
+    grid = PromptGrid(make_http_grid(HalfSentRuntime(clock)), object_patience=3.0)
+    (reply,) = _collect(grid, 5)
     assert reply.has_error()
     assert clock.now == 1003.0
 
 
 def test_uploads_that_never_end_do_not_outlast_the_deadline(clock: VirtualTime) -> None:
     """Else, on a fixed pace, a client that dies while it uploads would delay the next round."""
-    grid = PromptGrid(HalfSentGrid(clock), object_patience=20.0)
-    replies = list(grid.send_and_collect(_messages(5, 6, 7), 5.0))
+    grid = PromptGrid(make_http_grid(HalfSentRuntime(clock)), object_patience=20.0)
+    replies = list(_collect(grid, 5, 6, 7, timeout=5.0))
     assert [reply.has_error() for reply in replies] == [True] * 3
     assert clock.now <= 1005.0 + len(replies)  # one look each, which takes a second here
-    (late,) = grid.send_and_collect(_messages(8))  # the deadline was theirs, not the grid's
+    (late,) = _collect(grid, 8)  # the deadline was theirs, not the grid's
     assert late.has_error()
     assert clock.now >= 1025.0
 
 
-def test_objects_that_are_still_being_uploaded_are_asked_for_again_soon() -> None:
-    PromptGrid(ScriptedGrid({}))
-    assert (pull_objects.__kwdefaults__ or {})["initial_backoff"] < 0.1
+def test_objects_that_are_still_being_uploaded_are_asked_for_again_soon(
+    clock: VirtualTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, float] = {}
+
+    def pull(*asked: Any, **chosen: float) -> dict[str, bytes]:
+        options.update(chosen)
+        return pull_objects(*asked, **chosen)
+
+    monkeypatch.setattr(runtime, "pull_objects", pull)
+    grid = PromptGrid(make_http_grid(HalfSentRuntime(clock)), object_patience=0.05)
+    (reply,) = _collect(grid, 5)
+    assert reply.has_error()
+    assert options["initial_backoff"] < 0.1
+    assert options["backoff_cap"] < 1
+
+
+def test_flowers_own_pulling_is_left_as_it_is(clock: VirtualTime) -> None:
+    before = dict(pull_objects.__kwdefaults__ or {})
+    list(_collect(PromptGrid(make_http_grid(HalfSentRuntime(clock)), object_patience=0.05), 5))
+    assert pull_objects.__kwdefaults__ == before

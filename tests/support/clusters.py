@@ -34,6 +34,7 @@ PACKAGES = (
     "client",
     "deploy",
     "experiments",
+    "flower_internals",
     "learning",
     "protocol",
     "report",

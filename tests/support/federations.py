@@ -19,8 +19,7 @@ from coinflower.learning import SeededRandom
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import Terms
-from coinflower.server.journal import Journal, read_metrics
-from coinflower.server.strategy import RoundReport
+from coinflower.server.journal import Journal, RoundReport, read_metrics
 from tests.support.waiting import PATIENCE, wait_until
 
 REPORT = RoundReport(

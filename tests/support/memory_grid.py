@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
-from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from coinflower.accounting.ledger.entries import Entry
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.client.app import app
+from coinflower.client.app import ConfiguredOwners, make_app
 from coinflower.client.data import load_local_data
+from coinflower.flower_internals.messages import set_message_id
 from coinflower.learning import (
     Records,
     SecureRandom,
@@ -34,9 +33,12 @@ from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import Terms
+from coinflower.server.attendance import Attendance
 from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.grid import PromptGrid
-from coinflower.server.strategy import RandomParticipation, RoundReport
+from coinflower.server.journal import RoundReport
+from coinflower.server.roster import SizeLimits
+from coinflower.server.strategy import RandomParticipation
 from tests.support.builders import make_owner, make_terms
 
 Make = Callable[..., Any]
@@ -66,7 +68,7 @@ class Event:
     count: int = 0
 
 
-class MemoryGrid(Grid):
+class MemoryGrid:
     """Delivers messages to ClientApps of this process at once; ``interfere`` may do otherwise."""
 
     def __init__(self, policies: dict[int, Path]) -> None:
@@ -78,20 +80,10 @@ class MemoryGrid(Grid):
         self.held: dict[str, float] = {}
         self.hold: Callable[[Message], float] = lambda _: 0.0
         self.copies = 1
+        self.owners = ConfiguredOwners()
+        self._app = make_app(self.owners)
         self._replies: dict[str, Message] = {}
         self._kinds: dict[str, str] = {}
-
-    def set_run(self, run: Run) -> None: ...
-
-    @property
-    def run(self) -> Run:
-        raise NotImplementedError
-
-    def create_message(self, *_: object, **__: object) -> Message:
-        raise NotImplementedError
-
-    def send_and_receive(self, *_: object, **__: object) -> Iterable[Message]:
-        raise AssertionError("the prompt grid must not use this")
 
     def get_node_ids(self) -> Iterable[int]:
         return sorted(self.online)
@@ -111,7 +103,7 @@ class MemoryGrid(Grid):
             Event(what="send", kind=kind_of(message), node=node, round=round_, count=count)
         )
         message_id = f"m{len(self.events)}"
-        message.metadata.__dict__["_message_id"] = message_id
+        set_message_id(message, message_id)
         self._kinds[message_id] = kind_of(message)
         reply = self.interfere(message, lambda: self._deliver(message))
         if reply is not None:
@@ -129,7 +121,7 @@ class MemoryGrid(Grid):
             run_config={},
         )
         try:
-            return app(message, context)
+            return self._app(message, context)
         except RuntimeError as error:
             return Message(Error(2, str(error)), reply_to=message)
 
@@ -183,10 +175,12 @@ class Federation:
         timeout: float = 5.0,
         evaluate: Callable[[int, Weights], None] = lambda *_: None,
         randomness: Any = None,
+        sizes: SizeLimits | None = None,
+        round_seconds: float | None = None,
         **options: Any,
     ) -> Weights:
         """Run the strategy to its end and return the final weights."""
-        options = {"expected_clients": len(self.nodes), "patience_seconds": 3.0} | options
+        attendance = {"expected_clients": len(self.nodes), "patience_seconds": 3.0} | options
 
         def on_round(report: RoundReport, weights: Weights) -> None:
             self.reports.append(report)
@@ -196,8 +190,10 @@ class Federation:
             self.terms,
             checkpoints=self.checkpoints(),
             randomness=randomness or SecureRandom(),
+            attendance=Attendance(**attendance),
+            sizes=sizes,
+            round_seconds=round_seconds,
             on_round=on_round,
-            **options,
         )
         result = strategy.start(
             PromptGrid(self.grid, poll_interval=0.002),

@@ -43,7 +43,7 @@ def main(grid, context):
         messages = [Message(content, node, kind) for node in nodes]
         time.sleep = nap
         found[kind] = []
-        for reply in grid.send_and_collect(messages, 240):
+        for reply in grid.collect(grid.push(messages), 240):
             assert reply.metadata.src_node_id in nodes
             if reply.has_error():
                 found[kind].append([reply.error.code, reply.error.reason])

@@ -16,7 +16,7 @@ from flwr.app.message import make_message
 from torch import nn
 
 from coinflower.accounting.ledger.echo import TOKEN_BYTES
-from coinflower.client.app import app
+from coinflower.client.app import ConfiguredOwners, make_app
 from coinflower.client.data import load_local_data
 from coinflower.client.participant import Participant
 from coinflower.learning import (
@@ -113,6 +113,10 @@ def variance_p_value(values: npt.NDArray[np.float32], std: float) -> float:
     statistic = float((values.astype(np.float64) ** 2).sum() / std**2)
     law = stats.chi2(len(values))
     return float(2 * min(law.cdf(statistic), law.sf(statistic)))
+
+
+owners = ConfiguredOwners()
+app = make_app(owners)
 
 
 def ask(kind: str, content: RecordDict) -> Message:

@@ -23,17 +23,18 @@ from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
-    iterate_object_tree,
 )
 
 from coinflower.accounting.ledger.echo import NO_TOKEN
-from coinflower.client import app as clients
+from coinflower.client.app import make_app
 from coinflower.client.node.link import Link
 from coinflower.client.node.polling_group import PollingGroup
 from coinflower.client.node.resident import ResidentNode
+from coinflower.client.participant import Participant
 from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink
 from coinflower.deploy.local.cluster import prepare
+from coinflower.flower_internals.messages import object_ids, set_message_id
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from tests.support.federations import plan
@@ -75,7 +76,7 @@ def main(grid, context):
     tell(name, out)
     while not os.path.exists(out + ".go"):
         time.sleep(0.05)
-    while not (answers := list(grid.pull_messages([name]))):
+    while not (answers := grid.pull([name])):
         time.sleep(0.05)
     tell(answers[0].has_error() or answers[0].content["answer"]["coins"], out + ".end")
 """
@@ -108,7 +109,7 @@ class CoClient:
 
     @property
     def _fleet(self):
-        return self._link._client
+        return self._link._fleet._client
 
     def close(self):
         self._link.leave()
@@ -119,7 +120,7 @@ class CoClient:
 
     def find(self, run, name):
         """Return an object of this name: its content, empty if it is announced only, or None."""
-        request = PullObjectRequest(node=self._link._node, run_id=run, object_id=name)
+        request = PullObjectRequest(node=self._link._fleet._node, run_id=run, object_id=name)
         response = self._fleet.PullObject(request)
         return response.object_content if response.object_found else None
 
@@ -133,7 +134,7 @@ class CoClient:
 
     def put(self, run, content, name):
         """Offer an object that belongs to no answer of its own."""
-        node = self._link._node
+        node = self._link._fleet._node
         request = PushObjectRequest(
             node=node, run_id=run, object_id=name, object_content=content, session_id=""
         )
@@ -158,7 +159,7 @@ class CoClient:
         for name in response.objects_to_push:
             self._fleet.PushObject(
                 PushObjectRequest(
-                    node=self._link._node,
+                    node=self._link._fleet._node,
                     run_id=run,
                     object_id=name,
                     object_content=objects[name].deflate(),
@@ -178,15 +179,15 @@ class CoClient:
 
     def totals(self, run):
         """Return what it is told that all nodes have sent, received and computed."""
-        told = self._fleet.GetRun(GetRunRequest(node=self._link._node, run_id=run)).run
+        told = self._fleet.GetRun(GetRunRequest(node=self._link._fleet._node, run_id=run)).run
         return told.bytes_sent, told.bytes_recv, told.clientapp_runtime
 
     def _push(self, message, tree):
-        message.metadata.__dict__["_message_id"] = tree.object_id
+        set_message_id(message, tree.object_id)
         head = message_to_proto(message)
         return self._fleet.PushMessages(
             PushMessagesRequest(
-                node=self._link._node, messages_list=[head], message_object_trees=[tree]
+                node=self._link._fleet._node, messages_list=[head], message_object_trees=[tree]
             )
         )
 
@@ -222,15 +223,11 @@ def scene(folder, superlink_class):
         superlink = stack.enter_context(superlink_class(folder / "superlink"))
         curious = CoClient(superlink.address)
         stack.callback(curious.close)
-        victim = ResidentNode(
-            superlink.address,
-            clients.app,
-            stop=stop,
-            node_config={clients.POLICY_KEY: str(cluster.policies[0])},
-            insecure=True,
-        )
+        owner = Participant.open(cluster.policies[0])
+        stack.callback(owner.ledger.close)
+        app = make_app(owner)
+        victim = ResidentNode(superlink.address, app, stop=stop, insecure=True)
         thread = threading.Thread(target=victim.run)
-        stack.callback(clients.forget_participants)
         stack.callback(thread.join)
         stack.callback(stop.set)
         thread.start()
@@ -248,14 +245,13 @@ def scene(folder, superlink_class):
         (app / "quiet_server.py").write_text(_SERVER)
         run = superlink.start_run(app)
         wait_until(out.exists)
-        question, tree = curious.take_question()
-        names = [branch.object_id for branch in iterate_object_tree(tree)]
+        arrival = curious.take_question()
         yield Scene(
             curious=curious,
             victim=victim,
             run=run,
-            question=question,
-            names=names,
+            question=arrival.message,
+            names=object_ids(arrival.tree),
             out=out,
         )
 

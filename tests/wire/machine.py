@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from coinflower.client import app as clients
+from coinflower.client.app import make_app
 from coinflower.client.node.resident import ResidentNode
 from coinflower.deploy.flower.superlink import LOOPBACK
 from coinflower.deploy.machines.logs import LogFormat, start_logging
@@ -31,7 +31,7 @@ def main(authority, ids, *nodes):
             residents.append(
                 ResidentNode(
                     f"{LOOPBACK}:{port}",
-                    clients.make_app(lambda _, participant=participant: participant),
+                    make_app(participant),
                     stop=stop,
                     root_certificates=Path(authority).read_bytes(),
                     poll_interval=0.8,  # polls are most of the work of so many nodes on one machine

@@ -26,7 +26,7 @@ SERVERS_TIME = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch):
     """Let a busy machine take its time to answer."""
-    monkeypatch.setattr("coinflower.client.node.link._TIMEOUT_SECONDS", 240.0)
+    monkeypatch.setattr("coinflower.flower_internals.fleet._TIMEOUT_SECONDS", 240.0)
 
 
 def set_clock(monkeypatch, ahead):

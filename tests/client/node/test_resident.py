@@ -20,11 +20,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest
+from flwr.proto.control_pb2 import ListRunsRequest
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from coinflower.client.node.identity import load_private_key
 from coinflower.client.node.polling_group import PollingGroup
+from coinflower.client.node.private_key import load_private_key
 from coinflower.client.node.resident import ResidentNode
 from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink, TlsFiles
@@ -64,7 +64,9 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
             status = superlink.wait(run_id, timeout=PATIENCE)
             assert status.completed, superlink.run_log(run_id)
             found: dict[str, Any] = json.loads(out.read_text())
-            runs = superlink._client().ListRuns(ListRunsRequest(run_id=run_id)).run_dict
+            runs = superlink.ask(
+                lambda control: control._client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict
+            )
             found["runtime"] = runs[run_id].clientapp_runtime
             assert len(superlink.online_nodes()) == 3
         found["superlink"] = superlink
@@ -175,8 +177,8 @@ def test_a_registered_key_joins_over_tls_and_an_unknown_key_is_told(
     tls = _certificates(tmp_path)
     known, unknown = _node_key(tmp_path / "known"), _node_key(tmp_path / "unknown")
     with Superlink(tmp_path, tls=tls, authenticate_nodes=True) as superlink:
-        request = RegisterNodeRequest(public_key=public_key_to_bytes(known.public_key()))
-        node_id = superlink._client().RegisterNode(request).node_id
+        key = public_key_to_bytes(known.public_key())
+        node_id = superlink.ask(lambda control: control.register_node(key))
         nodes = [
             ResidentNode(
                 superlink.address,

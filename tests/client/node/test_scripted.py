@@ -16,6 +16,7 @@ from flwr.proto.message_pb2 import ObjectTree
 import coinflower.client.node.resident
 from coinflower.client.node.link import ForgottenError, UnreachableError
 from coinflower.client.node.resident import ResidentNode
+from coinflower.flower_internals.messages import Arrival
 from tests.support.nodes import echo_app, running
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -37,8 +38,8 @@ class ScriptedLink:
         self.joined += 1
         return 7
 
-    def poll(self) -> tuple[Message, ObjectTree] | None:
-        return (self.messages.pop(0), ObjectTree()) if self.messages else None
+    def poll(self) -> Arrival | None:
+        return Arrival(self.messages.pop(0), ObjectTree()) if self.messages else None
 
     def fetch(self, *_: object) -> RecordDict:
         return RecordDict({"weights": ArrayRecord({"w": Array(np.zeros(1, np.float32))})})

@@ -1,0 +1,99 @@
+"""Whether enough clients are there to play, and for how long to wait if they are not."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from coinflower.server.roster import Roster
+
+logger = logging.getLogger("coinflower.server")
+
+_WAIT_SECONDS = 0.05
+_GATHER_SECONDS = 30.0
+
+
+class TooFewClientsError(RuntimeError):
+    """Not enough clients were there for too long; the message says how many and how long."""
+
+
+class Attendance:
+    """Waits for clients, and ends a run that too few will ever join.
+
+    Args:
+        least_clients: Fewest available clients for a round.
+        expected_clients: The first round waits a little until this many have answered.
+        patience_seconds: How long to wait for the least number.
+        no_other_clients: Whether nobody but the expected clients will come, so that the run ends as
+            soon as too many of them refuse.
+        on_refusals: Called with a sentence whenever other clients refuse than before.
+    """
+
+    def __init__(
+        self,
+        *,
+        least_clients: int = 1,
+        expected_clients: int = 1,
+        patience_seconds: float = 300.0,
+        no_other_clients: bool = False,
+        on_refusals: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._least = least_clients
+        self._expected = max(expected_clients, least_clients)
+        self._patience = patience_seconds
+        self._no_other_clients = no_other_clients
+        self._on_refusals = on_refusals
+        self._refusals = ""
+        self._short_since: float | None = None
+
+    def wait(self, roster: Roster, *, gather: bool = False) -> None:
+        """Return once enough clients are there; ``gather`` gives the others a little time too.
+
+        Raises:
+            TooFewClientsError: The patience is over, or too few are left who could come.
+        """
+        started = time.monotonic()
+        while True:
+            roster.refresh()
+            self._tell_refusals(roster)
+            waited = time.monotonic() - started
+            heard = len(roster.present) + len(roster.refusals)
+            gathered = heard >= self._expected or waited > _GATHER_SECONDS or not gather
+            if len(roster.present) >= self._least and gathered:
+                return
+            if waited > self._patience:
+                raise self._too_few(len(roster.present), roster)
+            possible = self._expected - roster.refused_for_good
+            if self._no_other_clients and heard >= self._expected and possible < self._least:
+                raise TooFewClientsError(f"Too few can join this run: {roster.told_refusals()}")
+            time.sleep(_WAIT_SECONDS)
+
+    def suffices(self, available: int, round_: int, roster: Roster) -> bool:
+        """Return whether enough clients were available in a round to make a step.
+
+        Raises:
+            TooFewClientsError: There were too few in all rounds for longer than the patience.
+        """
+        if available >= self._least:
+            self._short_since = None
+            return True
+        logger.warning("Round %d had too few available clients; no step.", round_)
+        now = time.monotonic()
+        self._short_since = self._short_since or now
+        if now - self._short_since > self._patience:
+            raise self._too_few(available, roster)
+        return False
+
+    def _too_few(self, there: int, roster: Roster) -> TooFewClientsError:
+        why = roster.told_refusals()
+        return TooFewClientsError(
+            f"Only {there} of at least {self._least} clients were there for {self._patience:g} s, "
+            "so the run stops." + (f" {why}" if why else "")
+        )
+
+    def _tell_refusals(self, roster: Roster) -> None:
+        told = roster.told_refusals()
+        if told != self._refusals:
+            self._refusals = told
+            self._on_refusals(told)
