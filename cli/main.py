@@ -45,7 +45,7 @@ COMMANDS = (
     Later(
         "plan",
         "plan:plan",
-        "Find p, q and σ with the least noise; write terms, a policy and the commands to type.",
+        "Find p, q, cap and σ for a budget; write terms, a policy and the commands to type.",
     ),
     Later(
         "explain",

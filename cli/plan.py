@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-import click
 import typer
 
-from coinflower.accounting import validation
+from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.names import scheme_class
-from coinflower.accounting.composition.calibration import Split, splits_for_batch
+from coinflower.accounting.composition.calibration import splits_for_batch
+from coinflower.accounting.composition.secrecy import pays_in_epsilon, why_no_secret
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.mechanism import Round
+from coinflower.accounting.rounding import rounded_up
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
+from coinflower.cli.plan_questions import ask_for_batch, ask_for_missing
 from coinflower.cli.privacy import SCHEME_HELP, warn_of_scheme
-from coinflower.deploy.terminal import say
-from coinflower.protocol.modes import PRIVATE_MODES, Mode, parse_mode
+from coinflower.deploy.terminal import say, warn
+from coinflower.protocol.choices import Choice, caps_for, ranked, weighing
+from coinflower.protocol.choices import chosen as chosen_of
+from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.planner import (
-    ACCURACY,
-    PRIVACY,
+    USUAL_PARAMETERS,
     Proposal,
     Wishes,
     batch_for,
     propose,
-    suggested_delta,
 )
+from coinflower.protocol.terms import usual_model
 
-Answer = TypeVar("Answer")
+_UNASKED = "accurate"
 
 
 def plan(
     batch: Annotated[
-        float | None, typer.Option("--batch", help="Mean number of records in a round.")
+        float | None,
+        typer.Option("--batch", help="Mean number of records in a round (default: chosen)."),
     ] = None,
     clients: Annotated[int | None, typer.Option("--clients", help="Number of clients.")] = None,
     d: Annotated[int | None, typer.Option("-d", help="Records of the largest client.")] = None,
@@ -46,6 +51,10 @@ def plan(
     largest_p: Annotated[
         float | None,
         typer.Option("--largest-p", help="Largest participation probability (default: 1)."),
+    ] = None,
+    cap: Annotated[
+        float | None,
+        typer.Option(help="Cap on a client's sum in clip norms; inf for none (default: chosen)."),
     ] = None,
     mode: Annotated[
         str | None, typer.Option(help=f"{', '.join(list(Mode)[:-1])} (default: trusted).")
@@ -70,154 +79,96 @@ def plan(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Find p, q and σ with the least noise; write terms, a policy and the commands to type."""
+    """Find p, q, cap and σ for a budget; write terms, a policy and the commands to type."""
     given: dict[str, Any] = {
         **{"clients": clients, "d": d, "rounds": rounds, "epsilon": epsilon, "delta": delta},
         **{"largest_p": largest_p, "mode": None if mode is None else parse_mode(mode)},
     }
     if interactive:
-        given = _ask_for_missing(given)
+        given = ask_for_missing(given)
     else:
-        _require_all({**given, "batch": batch})
+        _require_all(given)
     chosen = {key: value for key, value in given.items() if value is not None}
-    wishes = Wishes(**chosen, data=data, model=model, classes=classes, experiment=experiment)
+    wishes = Wishes(
+        **chosen,
+        data=data,
+        model=model,
+        classes=classes,
+        parameters=_parameters(model or usual_model(small_images=data == "digits"), classes),
+        experiment=experiment,
+    )
     if batch is None:
-        batch = _ask_for_batch(wishes)
+        batch = ask_for_batch(wishes) if interactive else batch_for(wishes, _UNASKED)
     kind = wishes.scheme if scheme is None else scheme_class(scheme)
-    found = splits_for_batch(
-        kind,
-        batch_size=batch,
+    caps = caps_for(kind) if cap is None else (cap,)
+    found = ranked(
+        splits_for_batch(
+            kind,
+            batch_size=batch,
+            clients=wishes.clients,
+            d=wishes.d,
+            epsilon=wishes.epsilon,
+            delta=wishes.delta,
+            rounds=wishes.rounds,
+            largest_p=wishes.largest_p,
+            caps=caps,
+            **({"count": 1} if not wishes.mode.flips_coins else {}),
+        ),
+        mode=wishes.mode,
         clients=wishes.clients,
         d=wishes.d,
-        epsilon=wishes.epsilon,
-        delta=wishes.delta,
-        rounds=wishes.rounds,
-        largest_p=wishes.largest_p,
-        **({"count": 1} if not wishes.mode.flips_coins else {}),
+        batch=batch,
     )
+    best = chosen_of(found)
     warn_of_scheme(kind)
     # Noise that another analysis chose may be too little for what the mode is charged.
-    proposal = propose(wishes, found[0]) if kind is wishes.scheme else None
+    proposal = propose(wishes, best.split) if kind is wishes.scheme else None
     written = _write(proposal, out)
+    pays = _secret_coin_pays(kind, wishes, best)
     if as_json:
-        print_json({**_figures(wishes, kind.name, batch, found, proposal), "files": written})
+        figures = _figures(wishes, kind.name, batch, found, best, proposal)
+        print_json({**figures, "secret_coin_pays": pays, "files": written})
         return
-    _print_splits(wishes, kind.title, batch, found)
+    _print_choices(wishes, kind.title, batch, found)
+    sentence = weighing(found, best)
+    if sentence is not None:
+        say(sentence)
+    if pays is False and best.split.p < 1:
+        say(why_no_secret(_round_of(best, wishes.d)))
     if proposal is not None and (interactive or out is not None):
         _print_proposal(proposal, written)
 
 
+def _parameters(model: str, classes: int) -> int:
+    """Return how many parameters a model has; a usual number if it is not installed here."""
+    from coinflower.learning import build_model, count_parameters
+
+    try:
+        return count_parameters(build_model(model, classes=classes))
+    except ValueError as error:
+        warn(f"{error}: its learning rate is that of a model of {USUAL_PARAMETERS:,} parameters.")
+        return USUAL_PARAMETERS
+
+
+def _round_of(choice: Choice, d: int) -> Round:
+    split = choice.split
+    return Round(split.p, split.q, d, split.sigma, split.cap)
+
+
+def _secret_coin_pays(kind: type[Analysis], wishes: Wishes, best: Choice) -> bool | None:
+    """Return whether secrecy of the coin lowers ε; None for schemes that do not count on it."""
+    if not (kind.hides_coin and kind.is_chargeable):
+        return None
+    cost = kind(_round_of(best, wishes.d))
+    return pays_in_epsilon(cost, wishes.rounds, wishes.delta)
+
+
 def _require_all(given: dict[str, Any]) -> None:
     options = {"clients": "--clients", "d": "-d", "epsilon": "--epsilon", "delta": "--delta"}
-    options |= {"rounds": "--rounds", "batch": "--batch"}
+    options |= {"rounds": "--rounds"}
     missing = [option for key, option in options.items() if given[key] is None]
     if missing:
         raise UserError(f"plan needs {', '.join(missing)}; use --interactive to be asked.")
-
-
-def _ask_for_missing(given: dict[str, Any]) -> dict[str, Any]:
-    """Ask, in the order in which people know the answers."""
-    found = dict(given)
-
-    def ask(key: str, question: str, default: object, parse: Callable[[str], object]) -> None:
-        if found[key] is None:
-            found[key] = _ask(question, default, parse)
-
-    ask("clients", "How many clients", 10, lambda text: _count("clients", text))
-    ask(
-        "d",
-        "How many records does the largest client have",
-        500,
-        lambda text: _count("records", text),
-    )
-    ask("rounds", "How many rounds", 100, lambda text: _count("rounds", text))
-    modes = "; ".join(f"{each} ({each.facts.noise})" for each in PRIVATE_MODES)
-    question = f"Who adds noise: {modes}"
-    ask("mode", question, "trusted", _private_mode)
-    if not found["mode"].flips_coins and found["largest_p"] is None:
-        found["largest_p"] = 1.0
-    question = "Largest share of rounds that a client may take part in (0.5 is every other round)"
-    ask("largest_p", question, 0.5, lambda text: _share("the share", text))
-    levels = ", ".join(f"{name} (ε = {value:g})" for name, value in PRIVACY.items())
-    ask("epsilon", f"How private: {levels}, or ε as a number", "balanced", _privacy)
-    delta = suggested_delta(found["clients"], found["d"])
-    ask("delta", "δ (well below one over the number of all records)", f"{delta:g}", _delta)
-    return found
-
-
-def _ask_for_batch(wishes: Wishes) -> float:
-    question = f"How accurate: {', '.join(ACCURACY)}, or the mean number of records in a round"
-    answer = _ask(question, "balanced", lambda text: _accuracy(text, wishes.largest_batch))
-    return batch_for(wishes, answer) if isinstance(answer, str) else answer
-
-
-def _ask(question: str, default: object, parse: Callable[[str], Answer]) -> Answer:
-    """Ask until the answer can be used; a bad one gets a sentence that says why."""
-
-    def convert(text: str) -> Answer:
-        try:
-            return parse(text.strip())
-        except ValueError as error:
-            raise click.UsageError(str(error)) from None
-
-    answer: Answer = typer.prompt(question, default=str(default), value_proc=convert, err=True)
-    return answer
-
-
-def _count(field: str, text: str) -> int:
-    try:
-        value = int(text.replace(",", ""))
-    except ValueError:
-        raise UserError(
-            f"{field} = {text!r} is not a whole number; give one, such as 100."
-        ) from None
-    validation.require_count(field, value, least=1)
-    return value
-
-
-def _number(text: str, example: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"{text!r} is not understood; give {example}.") from None
-
-
-def _share(field: str, text: str) -> float:
-    value = _number(text, "a number above 0 and up to 1, such as 0.5")
-    validation.require_probability(field, value)
-    return value
-
-
-def _delta(text: str) -> float:
-    value = _number(text, "a small number, such as 1e-5")
-    validation.require_delta(value)
-    return value
-
-
-def _privacy(text: str) -> float:
-    value = PRIVACY.get(text) or _number(text, f"{', '.join(PRIVACY)} or a number, such as 2.5")
-    validation.require_positive("epsilon", value)
-    return value
-
-
-def _accuracy(text: str, largest_batch: float) -> str | float:
-    if text in ACCURACY:
-        return text
-    value = _number(text, f"{', '.join(ACCURACY)} or a number, such as 64")
-    validation.require_positive("batch", value)
-    if value > largest_batch:
-        raise UserError(
-            f"batch = {value:g} is more than the {largest_batch:g} records that take part on "
-            "average; choose a smaller batch."
-        )
-    return value
-
-
-def _private_mode(text: str) -> Mode:
-    mode = parse_mode(text)
-    if not mode.is_private:
-        raise UserError("mode = 'none' protects nothing; choose another.")
-    return mode
 
 
 def _write(proposal: Proposal | None, out: Path | None) -> list[str]:
@@ -229,25 +180,38 @@ def _write(proposal: Proposal | None, out: Path | None) -> list[str]:
 
 
 def _figures(
-    wishes: Wishes, scheme: str, batch: float, found: list[Split], proposal: Proposal | None
+    wishes: Wishes,
+    scheme: str,
+    batch: float,
+    found: list[Choice],
+    best: Choice,
+    proposal: Proposal | None,
 ) -> dict[str, Any]:
-    best = found[0]
     return {
-        **{"p": best.p, "q": best.q, "sigma": best.sigma, "epsilon": best.epsilon},
+        **best.figures(),
         **{"delta": wishes.delta, "rounds": wishes.rounds, "scheme": scheme, "d": wishes.d},
         **{"batch": batch, "clients": wishes.clients, "largest_p": wishes.largest_p},
         "mode": str(wishes.mode),
-        "splits": [vars(split) for split in found],
+        "splits": [choice.figures() for choice in found],
+        "weighing": weighing(found, best),
         **({} if proposal is None else proposal.figures()),
     }
 
 
-def _print_splits(wishes: Wishes, title: str, batch: float, found: list[Split]) -> None:
+def _print_choices(wishes: Wishes, title: str, batch: float, found: list[Choice]) -> None:
+    best = found[0].signal_to_noise
     print_table(
         f"Mean batch {batch:g} from {wishes.clients:,} clients of {wishes.d:,} ({title})",
-        ["p", "q", "σ", "ε", "clients per round", "noise / batch"],
+        ["p", "q", "cap", "σ", "ε", "messages", "signal left", "noise / signal"],
         [
-            [each.p, each.q, each.sigma, each.epsilon, each.p * wishes.clients, each.sigma / batch]
+            [
+                *(f"{value:.4g}" for value in (each.split.p, each.split.q)),
+                "none" if math.isinf(each.split.cap) else f"{each.split.cap:g}",
+                *(rounded_up(value) for value in (each.split.sigma, each.split.epsilon)),
+                f"{each.messages:.4g}",
+                f"{each.signal:.0%}",
+                f"×{best / each.signal_to_noise:.3g}",
+            ]
             for each in found
         ],
     )
@@ -255,15 +219,18 @@ def _print_splits(wishes: Wishes, title: str, batch: float, found: list[Split]) 
 
 def _print_proposal(proposal: Proposal, written: list[str]) -> None:
     terms = proposal.terms
+    capped = f"cap = {terms.cap:g}, " if terms.is_capped else ""
+    least, largest = proposal.learning_rate_range
     say(
-        f"Proposed: p = {terms.p:g}, q = {terms.q:g}, σ = {terms.noise_multiplier:g}: "
+        f"Proposed: p = {terms.p:g}, q = {terms.q:g}, {capped}σ = {terms.noise_multiplier:g}: "
         f"ε = {number(proposal.epsilon)} at δ = {proposal.wishes.delta:g} after {terms.rounds:,} "
         f"rounds, as each client's ledger will say (scheme {proposal.wishes.scheme.name})."
     )
     say(
         f"A round has {proposal.batch:.4g} records on average. Each coordinate of their mean "
         f"gradient, whose length is at most {terms.clip_norm:g}, carries noise of "
-        f"{proposal.noise_share:.3g}."
+        f"{proposal.noise_share:.3g}. Start with a learning rate of {terms.learning_rate:g} at "
+        f"momentum {terms.momentum:g}; the best is likely between {least:g} and {largest:g}."
     )
     if written:
         say(f"Written: {', '.join(written)}")

@@ -15,10 +15,10 @@ from coinflower.accounting.composition.calibration import Split, least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
+from coinflower.protocol.choices import MOMENTUM, learning_rates, noise_share
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy
 from coinflower.protocol.terms import (
-    USUAL_LEARNING_RATE,
     Terms,
     usual_model,
     usual_rounds_per_invitation,
@@ -31,6 +31,9 @@ ACCURACY = {"fast": 3.0, "balanced": 1.5, "accurate": 1.1}
 
 The least is that of the largest batch; smaller batches are faster and noisier.
 """
+
+USUAL_PARAMETERS = 100_000
+"""Parameters of a model that is not known here."""
 
 _CLIP_NORM = 1.0
 _POLICY_COMMENTS = {
@@ -58,6 +61,7 @@ class Wishes:
         data: Public data that measures accuracy, and that a trial is run on.
         model: Model; chosen by the data if None.
         classes: Number of classes.
+        parameters: Number of the model's parameters, which says how long a step's noise is.
         experiment: Name of the experiment.
     """
 
@@ -71,6 +75,7 @@ class Wishes:
     data: str = "digits"
     model: str | None = None
     classes: int = 10
+    parameters: int = USUAL_PARAMETERS
     experiment: str = "experiment-1"
 
     def __post_init__(self) -> None:
@@ -78,6 +83,7 @@ class Wishes:
         validation.require_count("clients", self.clients, least=1)
         validation.require_count("d", self.d, least=1)
         validation.require_count("rounds", self.rounds, least=1)
+        validation.require_count("parameters", self.parameters, least=1)
         validation.require_epsilon(self.epsilon)
         validation.require_delta(self.delta)
         validation.require_probability("largest p", self.largest_p)
@@ -123,11 +129,20 @@ class Proposal:
     @property
     def noise_share(self) -> float:
         """Noise on each coordinate of the mean gradient, whose length is at most the clip norm."""
-        clients = self.wishes.clients
-        noises = self.terms.mode.noises_in_sum(
-            asked=clients, took_part=max(1.0, self.terms.p * clients)
+        terms = self.terms
+        return noise_share(
+            terms.mode,
+            clients=self.wishes.clients,
+            p=terms.p,
+            sigma=terms.noise_multiplier,
+            batch=self.batch,
         )
-        return self.terms.noise_multiplier * math.sqrt(noises) / self.batch
+
+    @property
+    def learning_rate_range(self) -> list[float]:
+        """The least and the largest learning rate worth trying."""
+        least, _, largest = learning_rates(self.noise_share, self.wishes.parameters)
+        return [least, largest]
 
     @property
     def settings(self) -> str:
@@ -165,7 +180,8 @@ class Proposal:
             f"coinflower run --clients {min(wishes.clients, _MOST_TRIAL_CLIENTS)} "
             f"--data {shlex.quote(wishes.data)} --mode {terms.mode} -p {terms.p!r} -q {terms.q!r} "
             f"--sigma {terms.noise_multiplier!r} --delta {wishes.delta!r} --rounds {terms.rounds} "
-            f"--model {shlex.quote(terms.model)}"
+            f"--model {shlex.quote(terms.model)} --learning-rate {terms.learning_rate!r} "
+            f"--momentum {terms.momentum!r}" + (f" --cap {terms.cap!r}" * terms.is_capped)
         )
         return {
             "trial": [trial],
@@ -188,6 +204,9 @@ class Proposal:
             "terms": self.terms.to_fields(),
             "terms_epsilon": self.epsilon,
             "noise_share": self.noise_share,
+            "learning_rate": self.terms.learning_rate,
+            "learning_rate_range": self.learning_rate_range,
+            "momentum": self.terms.momentum,
             "settings_toml": self.settings,
             "policy_toml": self.policy,
             "commands": self.commands,
@@ -249,9 +268,12 @@ def _halved_batches(wishes: Wishes) -> Iterator[tuple[float, float]]:
 
 
 def propose(wishes: Wishes, split: Split) -> Proposal:
-    """Return the experiment with p, q and noise of a split, rounded to the side of privacy."""
+    """Return the experiment with p, q, cap and noise of a split, rounded to the side of privacy."""
     q = _rounded(split.q, up=False)
     sigma = _rounded(split.sigma, up=True)
+    batch = split.p * q * wishes.clients * wishes.d
+    noise = noise_share(wishes.mode, clients=wishes.clients, p=split.p, sigma=sigma, batch=batch)
+    _, learning_rate, _ = learning_rates(noise, wishes.parameters)
     while True:
         terms = Terms(
             experiment=wishes.experiment,
@@ -259,12 +281,14 @@ def propose(wishes: Wishes, split: Split) -> Proposal:
             p=split.p,
             q=q,
             clip_norm=_CLIP_NORM,
+            cap=split.cap,
             noise_multiplier=sigma,
             rounds=wishes.rounds,
             rounds_per_invitation=usual_rounds_per_invitation(wishes.rounds),
             model=wishes.model or usual_model(small_images=wishes.data == "digits"),
             classes=wishes.classes,
-            learning_rate=USUAL_LEARNING_RATE,
+            learning_rate=learning_rate,
+            momentum=MOMENTUM,
         )
         cost = terms.round_cost(wishes.d)
         assert cost is not None

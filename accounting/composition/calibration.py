@@ -6,7 +6,7 @@ Every answer is conservative: it meets the target by the same computation that r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -149,12 +149,13 @@ def most_rounds(cost: Analysis, *, epsilon: float, delta: float) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """One way to reach a mean batch size: p and q, and the least noise they need."""
+    """One way to reach a mean batch size: p, q and cap, and the least noise they need."""
 
     p: float
     q: float
     sigma: float
     epsilon: float
+    cap: float = math.inf
 
 
 def splits_for_batch(
@@ -168,6 +169,7 @@ def splits_for_batch(
     rounds: int,
     largest_p: float = 1.0,
     count: int = 7,
+    caps: Sequence[float] = (math.inf,),
 ) -> list[Split]:
     """Return splits of p·q = batch_size/(clients·d), the one that needs the least noise first.
 
@@ -180,7 +182,8 @@ def splits_for_batch(
         delta: At this δ.
         rounds: Number of rounds.
         largest_p: How often a client can take part at most.
-        count: How many splits to try, from the largest p to q = 1, evenly in log p.
+        count: How many p to try, from the largest to q = 1, evenly in log p.
+        caps: Caps on a client's sum to try with each, in clip norms; at p = 1 none is needed.
 
     Raises:
         CalibrationError: The batch is larger than what the clients can give.
@@ -198,8 +201,18 @@ def splits_for_batch(
     found = []
     for p in np.unique(np.geomspace(largest_p, rate, count).clip(rate, largest_p)).tolist():
         q = min(1.0, rate / p)
-        sigma = least_sigma(analysis, p=p, q=q, d=d, epsilon=epsilon, delta=delta, rounds=rounds)
-        cost = analysis(Round(p=p, q=q, d=d, noise_multiplier=sigma))
-        spent = epsilon_after([(cost, rounds)], delta)
-        found.append(Split(p=p, q=q, sigma=sigma, epsilon=spent))
+        for cap in caps if p < 1 else (max(caps),):
+            sigma = least_sigma(
+                analysis,
+                p=p,
+                q=q,
+                d=d,
+                epsilon=epsilon,
+                delta=delta,
+                rounds=rounds,
+                cap=cap,
+            )
+            cost = analysis(Round(p=p, q=q, d=d, noise_multiplier=sigma, cap=cap))
+            spent = epsilon_after([(cost, rounds)], delta)
+            found.append(Split(p=p, q=q, sigma=sigma, epsilon=spent, cap=cap))
     return sorted(found, key=lambda split: split.sigma)

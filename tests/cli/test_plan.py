@@ -1,6 +1,7 @@
 """`coinflower plan`: what it proposes starts, and costs what it says."""
 
 import json
+import math
 import shlex
 import tomllib
 from dataclasses import replace
@@ -27,7 +28,7 @@ def call(arguments, typed=""):
     return CliRunner().invoke(app, shlex.split(arguments), input=typed, catch_exceptions=False)
 
 
-def proposal(mode=Mode.TRUSTED, **changes):
+def proposal(mode=Mode.TRUSTED, cap=math.inf, **changes):
     wishes = Wishes(**{**WISHES, "mode": mode, **changes})
     splits = splits_for_batch(
         wishes.scheme,
@@ -39,6 +40,7 @@ def proposal(mode=Mode.TRUSTED, **changes):
         rounds=wishes.rounds,
         largest_p=wishes.largest_p,
         count=1,
+        caps=(cap,),
     )
     return propose(wishes, splits[0])
 
@@ -124,7 +126,8 @@ def test_bad_answers_are_asked_again_with_a_sentence(tmp_path):
     ):
         assert sentence in done.stderr
     made = load_settings(out / "settings.toml").terms
-    assert made == proposal().terms
+    assert (made.p * made.q * 8 * 60, made.rounds) == (pytest.approx(24, rel=1e-3), 4)
+    assert made.p <= 0.5
     assert str(out / "policy.toml") in done.stdout
 
 
@@ -162,7 +165,7 @@ def test_the_commands_shown_exist_with_their_options(place):
 
 
 def test_the_trial_runs_with_the_proposed_terms(monkeypatch):
-    made = proposal()
+    made = proposal(cap=2.0)
     asked = []
 
     def prepare(plan, out):
@@ -177,6 +180,8 @@ def test_the_trial_runs_with_the_proposed_terms(monkeypatch):
     terms = made.terms
     assert (plan.p, plan.q, plan.sigma) == (terms.p, terms.q, terms.noise_multiplier)
     assert (plan.mode, plan.rounds, plan.model) == (terms.mode, terms.rounds, terms.model)
+    assert (plan.cap, plan.learning_rate) == (terms.cap, terms.learning_rate)
+    assert plan.momentum == terms.momentum
 
 
 def test_a_wish_for_accuracy_asks_for_larger_batches():
@@ -192,7 +197,7 @@ def test_noise_of_every_client_adds_up_where_the_server_is_not_trusted():
 
 
 def test_what_is_missing_is_named():
-    with pytest.raises(ValueError, match=r"needs -d, --delta, --batch; use --interactive"):
+    with pytest.raises(ValueError, match=r"needs -d, --delta; use --interactive"):
         call("plan --clients 8 --rounds 4 --epsilon 2")
 
 
@@ -209,3 +214,65 @@ def test_files_that_are_there_are_left_alone(tmp_path):
         call(f"{OPTIONS} --out {tmp_path}")
     assert (tmp_path / "policy.toml").read_text() == "mine"
     assert not (tmp_path / "settings.toml").exists()
+
+
+def test_a_plan_needs_no_batch_and_names_all_that_is_chosen():
+    wishes = "--clients 200 -d 30 --epsilon 2 --delta 1e-5 --rounds 30"
+    found = json.loads(call(f"plan {wishes} --json").stdout)
+    assert found["p"] * found["q"] * 200 * 30 == pytest.approx(found["batch"])
+    assert found["rounds"] == 30
+    assert {"p", "q", "cap", "sigma", "batch", "learning_rate"} <= set(found)
+    least, largest = found["learning_rate_range"]
+    assert least <= found["learning_rate"] <= largest
+    assert found["learning_rate"] == found["terms"]["learning_rate"]
+    ratios = [each["signal_to_noise"] for each in found["splits"]]
+    assert ratios == sorted(ratios, reverse=True)
+
+
+def test_a_cap_is_proposed_where_it_serves_and_what_is_written_keeps_it(tmp_path):
+    wishes = "--clients 2000 -d 30 --epsilon 2 --delta 1e-5 --rounds 300 --batch 70"
+    found = json.loads(
+        call(f"plan {wishes} --largest-p 0.02 --json --out {tmp_path / 'plan'}").stdout
+    )
+    assert 1 <= found["cap"] <= 2
+    terms = load_settings(tmp_path / "plan" / "settings.toml").terms
+    policy = load_policy(tmp_path / "plan" / "policy.toml")
+    assert terms.cap == policy.largest_cap == found["cap"]
+    policy.require(terms)
+    with pytest.raises(RefusedError):
+        policy.require(replace(terms, cap=found["cap"] + 1))
+    plain = json.loads(call(f"plan {wishes} --largest-p 0.02 --cap inf --json").stdout)
+    assert plain["cap"] is None
+    assert plain["signal_to_noise"] < found["signal_to_noise"]
+
+
+def test_fewer_messages_are_taken_where_they_cost_little_noise():
+    wishes = "--clients 2000 -d 30 --epsilon 2 --delta 1e-5 --rounds 300 --batch 70"
+    found = json.loads(call(f"plan {wishes} --json").stdout)
+    best = found["splits"][0]
+    assert best["p"] == 1
+    assert found["messages"] < best["messages"]
+    assert best["signal_to_noise"] <= 1.05 * found["signal_to_noise"]
+    assert found["weighing"].startswith("The coin pays")
+
+
+def test_where_a_coin_does_not_pay_the_plan_says_what_it_would_cost():
+    wishes = "--clients 50 -d 1000 --epsilon 2 --delta 1e-5 --rounds 100 --batch 5000"
+    shown = " ".join(call(f"plan {wishes}").stdout.split())
+    assert "A smaller p does not pay here" in shown
+    found = json.loads(call(f"plan {wishes} --largest-p 0.5 --cap inf --json").stdout)
+    assert found["secret_coin_pays"] is False
+
+
+@pytest.mark.parametrize("mode", [Mode.QUIET, Mode.LOCAL_ONLY])
+def test_where_coins_are_seen_no_cap_is_proposed(mode):
+    done = call(f"plan --clients 8 -d 60 --rounds 4 --epsilon 2 --delta 1e-4 --mode {mode} --json")
+    found = json.loads(done.stdout)
+    assert {each["cap"] for each in found["splits"]} == {None}
+    assert found["secret_coin_pays"] is None
+
+
+def test_a_model_that_is_not_installed_is_planned_for_all_the_same():
+    done = call(f"{OPTIONS} --model their.own:model")
+    assert "100,000 parameters" in done.stderr
+    assert json.loads(done.stdout)["terms"]["model"] == "their.own:model"

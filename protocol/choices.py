@@ -1,0 +1,146 @@
+"""What a split of the batch between p and q is worth: its signal, its noise and its messages.
+
+At the same batch the largest p needs the least noise (docs/when-does-a-coin-pay.md), and a smaller
+one sends fewer messages. A cap lowers the noise and cuts some of the signal.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.binomial import binomial_window
+from coinflower.accounting.composition.calibration import Split
+from coinflower.protocol.modes import Mode
+
+CAPS = (1.0, 1.5, 2.0, 3.0, 5.0, math.inf)
+"""Caps that a plan weighs, in clip norms; ∞ is none."""
+MOMENTUM = 0.9
+"""Momentum of planned experiments: the learning rates below were found with it."""
+_FOR_FEWER_MESSAGES = 1.05
+"""How much more noise over signal fewer messages are worth."""
+# The best learning rates of the studies in docs/results, times the length of a step's noise and
+# over 1 − momentum, lie between the outer two of these; without noise none above 1 was needed.
+_NOISE_OF_A_STEP = (0.8, 1.8, 4.0)
+_MOST_LEARNING_RATE = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A split, and what it means for learning.
+
+    Attributes:
+        split: p, q, cap and noise.
+        messages: Mean number of messages to the server in a round.
+        signal: Share of the mean gradient that the cap leaves.
+        noise_share: Noise on each coordinate of the mean gradient, in clip norms.
+    """
+
+    split: Split
+    messages: float
+    signal: float
+    noise_share: float
+
+    @property
+    def signal_to_noise(self) -> float:
+        """Longest mean gradient that the cap leaves, over the noise on each coordinate."""
+        return self.signal / self.noise_share
+
+    def figures(self) -> dict[str, Any]:
+        """Return the choice for programs."""
+        told = {"messages": self.messages, "signal": self.signal}
+        return {**vars(self.split), **told, "signal_to_noise": self.signal_to_noise}
+
+
+def caps_for(scheme: type[Analysis]) -> tuple[float, ...]:
+    """Return the caps that are worth weighing: where coins are seen a cap changes no price."""
+    return CAPS if scheme.hides_coin and scheme.takes_cap else (math.inf,)
+
+
+def signal_left(d: int, q: float, cap: float) -> float:
+    """Return the share of a client's sum that a cap leaves if gradients are at right angles.
+
+    A sum of i clipped gradients then has length √i, and those of different records nearly are: in
+    trainings on MNIST the mean cosine of two was 0.04 at most.
+    """
+    if math.isinf(cap):
+        return 1.0
+    counts, mass, cut = binomial_window(d, q)
+    left = np.minimum(counts, cap * np.sqrt(counts))
+    return min(1.0, float(left @ mass) / (d * q) + cut)
+
+
+def noise_share(mode: Mode, *, clients: int, p: float, sigma: float, batch: float) -> float:
+    """Return the noise on each coordinate of the mean gradient, in clip norms."""
+    noises = mode.noises_in_sum(asked=clients, took_part=max(1.0, p * clients))
+    return sigma * math.sqrt(noises) / batch
+
+
+def ranked(splits: list[Split], *, mode: Mode, clients: int, d: int, batch: float) -> list[Choice]:
+    """Return the best cap for every p, by signal to noise, the best first."""
+    best: dict[float, Choice] = {}
+    for split in splits:
+        choice = Choice(
+            split=split,
+            messages=clients if mode.answers_always else split.p * clients,
+            signal=signal_left(d, split.q, split.cap),
+            noise_share=noise_share(
+                mode, clients=clients, p=split.p, sigma=split.sigma, batch=batch
+            ),
+        )
+        held = best.get(split.p)
+        if held is None or choice.signal_to_noise > held.signal_to_noise:
+            best[split.p] = choice
+    return sorted(best.values(), key=lambda each: -each.signal_to_noise)
+
+
+def chosen(choices: list[Choice]) -> Choice:
+    """Return the choice with the fewest messages among those about as good as the best."""
+    best = choices[0].signal_to_noise
+    good = [each for each in choices if each.signal_to_noise * _FOR_FEWER_MESSAGES >= best]
+    return min(good, key=lambda each: (each.messages, -each.signal_to_noise))
+
+
+def weighing(choices: list[Choice], taken: Choice) -> str | None:
+    """Return a sentence on messages against noise; None where there is nothing to weigh."""
+    best = choices[0]
+    if taken.messages < best.messages:
+        price = best.signal_to_noise / taken.signal_to_noise
+        return (
+            f"The coin pays: {taken.messages:.4g} messages a round instead of {best.messages:.4g} "
+            f"for {price:.3g} times the noise over signal."
+        )
+    fewer = [each for each in choices if each.messages < taken.messages]
+    if not fewer:
+        return None
+    other = max(fewer, key=lambda each: each.signal_to_noise)
+    price = taken.signal_to_noise / other.signal_to_noise
+    return (
+        f"A smaller p does not pay here: {_named(other)} would send {other.messages:.4g} "
+        f"messages a round instead of {taken.messages:.4g}, for {price:.3g} times the noise over "
+        "signal."
+    )
+
+
+def _named(choice: Choice) -> str:
+    split = choice.split
+    cap = "" if math.isinf(split.cap) else f" and cap = {split.cap:g}"
+    return f"p = {split.p:.3g}{cap}"
+
+
+def learning_rates(noise: float, parameters: int) -> tuple[float, float, float]:
+    """Return the least, the first and the largest learning rate worth trying.
+
+    Args:
+        noise: Noise on each coordinate of the mean gradient, in clip norms, for a clip norm of 1.
+        parameters: Number of the model's parameters.
+    """
+    scale = (1 - MOMENTUM) / (noise * math.sqrt(parameters))
+    least, first, largest = (
+        float(f"{min(_MOST_LEARNING_RATE, factor * scale):.3g}") for factor in _NOISE_OF_A_STEP
+    )
+    return least, first, largest
