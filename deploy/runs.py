@@ -32,12 +32,7 @@ def is_at_work(status: Mapping[str, Any]) -> bool:
 
 
 def require_alive(status: Mapping[str, Any], *, again: str) -> None:
-    """Notice a parameter server that ended without a word; Flower takes a minute to.
-
-    Args:
-        status: What it wrote last.
-        again: How to continue the run.
-    """
+    """Notice a parameter server that ended without a word; Flower takes a minute to."""
     if is_at_work(status) and not is_alive(status["pid"]):
         raise RunFailedError(
             f"The server's process ended in the middle of the run; continue with {again}"
@@ -45,13 +40,7 @@ def require_alive(status: Mapping[str, Any], *, again: str) -> None:
 
 
 def failure(status: Mapping[str, Any], details: str, log: Path) -> RunFailedError:
-    """Return why a run ended before its time.
-
-    Args:
-        status: What the parameter server wrote last.
-        details: What Flower says.
-        log: Where its trace is.
-    """
+    """Return why a run ended early, from what its server wrote last and what Flower says."""
     reason = status.get("message") or details
     if status.get("state") == "defective":
         return RunDefectError(

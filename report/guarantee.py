@@ -43,6 +43,18 @@ class Statement:
     answer: str
 
 
+def who_is_protected(mode: Mode) -> list[Statement]:
+    """Return whom the promise of a mode is to, against whom, and for what."""
+    return [
+        Statement(
+            question="Who is protected",
+            answer="every record of every client that followed its policy, whatever others do",
+        ),
+        Statement(question="Against whom", answer=mode.facts.against),
+        Statement(question="For what unit", answer=UNIT),
+    ]
+
+
 def statements(
     mode: Mode, cost: Analysis, rounds: int, epsilon: float, delta: float
 ) -> list[Statement]:
@@ -56,12 +68,7 @@ def statements(
         delta: Of the budget.
     """
     return [
-        Statement(
-            question="Who is protected",
-            answer="every record of every client that followed its policy, whatever others do",
-        ),
-        Statement(question="Against whom", answer=mode.facts.against),
-        Statement(question="For what unit", answer=UNIT),
+        *who_is_protected(mode),
         Statement(
             question="At what ε and δ",
             answer=f"ε ≤ {rounded_up(epsilon)} at δ = {delta:g} for the client that lost most, "

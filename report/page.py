@@ -25,6 +25,17 @@ from coinflower.server.checkpoint import write_atomically
 REPORT = "report.html"
 INSECURE = "INSECURE: coins, samples and noise were seeded, so this run protects nothing."
 NO_PRIVACY = "NO PRIVACY: this run protects nothing and charged nothing."
+_SEEDED = Statement(
+    question="Does it hold",
+    answer="no: something was seeded; what follows would hold for the same run with secure coins",
+)
+_NO_PROMISE = [
+    Statement(question="Who is protected", answer=f"nobody: mode {Mode.NONE} adds no noise"),
+    Statement(
+        question="What follows",
+        answer="the model may contain any of the data; treat it like the data",
+    ),
+]
 
 # A composition takes about a twentieth of a second; this many make a smooth curve.
 _POINTS_A_CURVE = 10
@@ -55,17 +66,27 @@ class ClientLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All that the page shows."""
+    """All that the page shows; without promises the run had no privacy."""
 
     title: str
     subtitle: str
-    stamps: Sequence[str]
+    insecure: bool
     summary: Sequence[Statement]
-    guarantee: Sequence[Statement]
+    promises: Sequence[Statement]
     caveats: Sequence[str]
     figures: Sequence[Figure]
     terms: Sequence[Statement]
     clients: Sequence[ClientLine] = ()
+
+    @property
+    def stamps(self) -> list[str]:
+        """What must stand above everything else."""
+        return [INSECURE] * self.insecure + [NO_PRIVACY] * (not self.promises)
+
+    @property
+    def guarantee(self) -> list[Statement]:
+        """What is promised, and whether it holds."""
+        return [_SEEDED] * self.insecure + [*self.promises] if self.promises else _NO_PROMISE
 
     @property
     def version(self) -> str:
@@ -93,9 +114,12 @@ def write_report(report: Report, folder: Path) -> Path:
     return path
 
 
-def stamps(*, insecure: bool, private: bool) -> list[str]:
-    """Return what must stand above everything else."""
-    return [INSECURE] * insecure + [NO_PRIVACY] * (not private)
+def largest_epsilon(epsilon: float, delta: float) -> list[Statement]:
+    """Return the figure that everybody looks for."""
+    return [
+        Statement(question="Largest ε of a client", answer=f"≤ {rounded_up(epsilon)}"),
+        Statement(question="at δ", answer=f"{delta:g}"),
+    ]
 
 
 def percent(share: float | None) -> str:
@@ -188,23 +212,6 @@ def epsilon_points(
     return [
         (float(rounds[point.rounds - 1]) if point.rounds else 0.0, point.epsilon)
         for point in points
-    ]
-
-
-SEEDED = Statement(
-    question="Does it hold",
-    answer="no: something was seeded; what follows would hold for the same run with secure coins",
-)
-
-
-def guarantee_without_privacy(mode: Mode) -> list[Statement]:
-    """Return the guarantee of a run that has none."""
-    return [
-        Statement(question="Who is protected", answer=f"nobody: mode {mode} adds no noise"),
-        Statement(
-            question="What follows",
-            answer="the model may contain any of the data; treat it like the data",
-        ),
     ]
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from coinflower.accounting.charts import Point
-from coinflower.accounting.rounding import rounded_up
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
@@ -17,21 +16,19 @@ from coinflower.report.guarantee import (
     OTHER_USES,
     SEVERAL_RECORDS,
     THIS_PAGE,
-    UNIT,
     Statement,
     statements,
+    who_is_protected,
 )
 from coinflower.report.page import (
-    SEEDED,
     Figure,
     Report,
     accuracy_figure,
     count_figure,
     describe_terms,
-    guarantee_without_privacy,
+    largest_epsilon,
     measured_points,
     percent,
-    stamps,
     took_part_caption,
     write_report,
 )
@@ -53,25 +50,22 @@ def report_local_run(cluster: Cluster) -> Path:
     )
     figures = [*_server_figures(settings, rows), *_local_counts(terms, rows, clients)]
     summary = _summary(terms, rows)
-    guarantee = guarantee_without_privacy(terms.mode)
+    promises: list[Statement] = []
     if private:
         figures.append(epsilon_figure(clients, cluster.delta))
         worst = max(clients, key=lambda client: client.epsilon or 0.0)
         assert worst.epsilon is not None
         assert worst.cost is not None
-        summary += [
-            Statement(question="Largest ε of a client", answer=f"≤ {rounded_up(worst.epsilon)}"),
-            Statement(question="at δ", answer=f"{cluster.delta:g}"),
-        ]
-        guarantee = statements(
+        summary += largest_epsilon(worst.epsilon, cluster.delta)
+        promises = statements(
             terms.mode, worst.cost, len(worst.coins), worst.epsilon, cluster.delta
         )
     report = Report(
         title=f"Report of {terms.experiment}",
         subtitle=f"A federation of {len(clients)} clients on one machine",
-        stamps=stamps(insecure=insecure, private=private),
+        insecure=insecure,
         summary=summary,
-        guarantee=[SEEDED, *guarantee] if insecure and private else guarantee,
+        promises=promises,
         caveats=caveats(terms.mode),
         figures=figures,
         terms=[
@@ -87,18 +81,15 @@ def report_local_run(cluster: Cluster) -> Path:
 def report_server_run(settings: Settings) -> Path:
     """Write what a server knows of its run, which is nothing of any client's ε."""
     terms, rows = settings.terms, read_metrics(settings.state)
-    private = terms.mode.is_private
-    insecure = settings.insecure_seed is not None or any(row.get("insecure") for row in rows)
-    guarantee = _public_guarantee(terms) if private else guarantee_without_privacy(terms.mode)
     figures = _server_figures(settings, rows)
     if not terms.mode.answers_always:
         figures += _seen_counts(terms, rows)
     report = Report(
         title=f"Report of {terms.experiment}",
         subtitle="A federation of separate machines, as its server saw it",
-        stamps=stamps(insecure=insecure, private=private),
+        insecure=settings.insecure_seed is not None or any(row.get("insecure") for row in rows),
         summary=_summary(terms, rows),
-        guarantee=[SEEDED, *guarantee] if insecure and private else guarantee,
+        promises=_public_guarantee(terms),
         caveats=caveats(terms.mode),
         figures=figures,
         terms=[
@@ -196,14 +187,10 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 def _public_guarantee(terms: Terms) -> list[Statement]:
     scheme = terms.mode.scheme
-    assert scheme is not None
+    if scheme is None:
+        return []
     return [
-        Statement(
-            question="Who is protected",
-            answer="every record of every client that followed its policy, whatever others do",
-        ),
-        Statement(question="Against whom", answer=terms.mode.facts.against),
-        Statement(question="For what unit", answer=UNIT),
+        *who_is_protected(terms.mode),
         Statement(
             question="At what ε and δ",
             answer="only each client's own ledger knows, no server: it depends on the client's "

@@ -18,15 +18,13 @@ from coinflower.experiments.simulator.simulation import Curve, read_state
 from coinflower.protocol.modes import Mode
 from coinflower.report.guarantee import Statement, statements
 from coinflower.report.page import (
-    SEEDED,
     Figure,
     Report,
     accuracy_figure,
     count_figure,
     epsilon_points,
-    guarantee_without_privacy,
+    largest_epsilon,
     percent,
-    stamps,
     took_part_caption,
     write_report,
 )
@@ -40,37 +38,27 @@ SIMULATED = Statement(
 
 
 def report_simulation(folder: Path, results: dict[str, Any]) -> Path:
-    """Write the report of a simulation whose state lies in a folder and return where it is.
-
-    Args:
-        folder: Where its state was kept.
-        results: Its figures.
-    """
+    """Write the report of a simulation whose state lies in a folder and return where it is."""
     curve = read_state(folder).curve
-    private, insecure = results["epsilon"] is not None, bool(results["insecure"])
+    private = results["epsilon"] is not None
     summary = [
         Statement(question="Accuracy", answer=percent(results["accuracy"])),
         Statement(question="Iterations", answer=f"{results['iterations']:,}"),
         Statement(question="Clients", answer=f"{results['clients']:,}"),
     ]
     figures = _counts(curve, results)
-    guarantee = guarantee_without_privacy(Mode.NONE)
+    promises: list[Statement] = []
     if private:
-        summary += [
-            Statement(
-                question="Largest ε of a client", answer=f"≤ {rounded_up(results['epsilon'])}"
-            ),
-            Statement(question="at δ", answer=f"{results['delta']:g}"),
-        ]
+        summary += largest_epsilon(results["epsilon"], results["delta"])
         figures.append(_epsilon_figure(results))
-        guarantee = [SIMULATED, *_guarantee(results)]
+        promises = [SIMULATED, *_guarantee(results)]
     mode = Mode.NONE if not private or _is_central(results) else Mode(results["noise"])
     report = Report(
         title=f"Report of simulation {results['scenario']}",
         subtitle=f"{results['clients']:,} clients in one process",
-        stamps=stamps(insecure=insecure, private=private),
+        insecure=bool(results["insecure"]),
         summary=summary,
-        guarantee=[SEEDED, *guarantee] if insecure and private else guarantee,
+        promises=promises,
         caveats=caveats(mode),
         figures=figures,
         terms=_terms(results),

@@ -20,12 +20,7 @@ SETTINGS = "settings.toml"
 
 
 class StatusFile:
-    """A file in the server's folder that says who is there and what went wrong.
-
-    Args:
-        folder: The server's folder.
-        address: Where nodes reach it.
-    """
+    """A file in the server's folder that says who is there and what went wrong."""
 
     def __init__(self, folder: Path, address: str) -> None:
         self._path = folder / _FILE
