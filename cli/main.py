@@ -87,6 +87,7 @@ COMMANDS = (
         "paper:app",
         "Draw the paper's figures and its table of σ next to what really holds.",
     ),
+    Later("data", "data:app", "Draft a table's schema, and check what a client would read."),
     Later(
         "ledger",
         "ledger.records:app",

@@ -13,13 +13,14 @@ import typer
 from coinflower.accounting.errors import UserError
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.privacy import Cap
+from coinflower.cli.sources import Partition, Schema
 from coinflower.cli.stated import refuse_beside
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.terms import USUAL_LEARNING_RATE, usual_rounds_per_invitation
 
-_EPSILON, _DELTA = 3.0, 1e-3
+_CLIENTS, _EPSILON, _DELTA = 10, 3.0, 1e-3
 # With --resume: how the run is played here and now, not what it is.
 # Hidden names of the kinds of --nodes.
 _OLDER_NODES = ("processes", "stock_nodes", "ray")
@@ -28,13 +29,15 @@ _BESIDE_RESUME = ("resume", "no_privacy", "port", "nodes", *_OLDER_NODES, "as_js
 
 def run(
     context: typer.Context,
-    clients: Annotated[int, typer.Option(help="Number of clients.")] = 10,
+    clients: Annotated[
+        int | None, typer.Option(help="Number of clients (default: 10, or one for each file).")
+    ] = None,
     data: Annotated[
-        str, typer.Option(help="digits, mnist, fashionmnist, emnist, a folder or an .npz file.")
+        str,
+        typer.Option(help="digits, mnist, cifar10, …, a folder, a .csv, .parquet or .npz file."),
     ] = "digits",
-    partition: Annotated[
-        str, typer.Option(help="How data is divided: equal, writer or dirichlet.")
-    ] = "equal",
+    schema: Schema = None,
+    partition: Partition = "equal",
     alpha: Annotated[
         float,
         typer.Option(help="Concentration of the Dirichlet partition; smaller is more skewed."),
@@ -131,8 +134,9 @@ def run(
         cluster = reopen(resume)
     else:
         plan = Plan(
-            clients=clients,
+            clients=_CLIENTS if clients is None and partition != "files" else clients,
             data=data,
+            schema=schema,
             how=partition,
             alpha=alpha,
             mode=chosen,

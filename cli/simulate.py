@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from coinflower.accounting.errors import UserError
 from coinflower.cli.output import JsonFlag, number, print_json
 from coinflower.cli.privacy import Cap
+from coinflower.cli.sources import Partition, Schema
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 from coinflower.protocol.modes import Mode
@@ -43,9 +44,8 @@ def simulate(
         str,
         typer.Option(help=f"Who adds noise: {', '.join(Mode)}, or central."),
     ] = "trusted",
-    partition: Annotated[
-        str, typer.Option(help="How data is divided: equal, writer or dirichlet.")
-    ] = "equal",
+    schema: Schema = None,
+    partition: Partition = "equal",
     clients: Annotated[
         int | None, typer.Option(help="Number of clients (default: as many as the data allows).")
     ] = None,
@@ -102,6 +102,7 @@ def simulate(
         delta=delta,
         sigma=sigma,
         noise=noise,
+        schema=schema,
         partition=partition,
         clients=clients,
         p=p,

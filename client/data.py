@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from pathlib import Path
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning import Dataset, Records, load_data, partition, with_test_part
+from coinflower.learning.data.own_loader import is_own_loader
 from coinflower.learning.data.records import Rows
-from coinflower.protocol.policy import Policy, Share
+from coinflower.protocol.policy import Policy, Refusal, RefusedError, Share
+from coinflower.protocol.terms import Terms
 
 
 # Clients in one process share the public data that their shares are taken from.
 @functools.lru_cache(maxsize=1)
-def _load_once(data: str) -> Dataset:
-    return with_test_part(load_data(data))
+def _load_once(data: str, schema: Path | None) -> Dataset:
+    return with_test_part(load_data(data, schema=schema))
 
 
 @functools.lru_cache(maxsize=1)
-def _partition_once(data: str, share: Share) -> list[Rows]:
+def _partition_once(data: str, schema: Path | None, share: Share) -> list[Rows]:
     return partition(
-        _load_once(data), clients=share.clients, how=share.how, seed=share.seed, alpha=share.alpha
+        _load_once(data, schema),
+        clients=share.clients,
+        how=share.how,
+        seed=share.seed,
+        alpha=share.alpha,
     )
 
 
@@ -30,14 +37,47 @@ def load_local_data(policy: Policy) -> Records:
     Raises:
         ValueError: The data cannot be read, or there are more rows than declared.
     """
-    if policy.share is None:
-        records = load_data(policy.data).train
-    else:
-        parts = _partition_once(policy.data, replace(policy.share, index=0))
-        records = _load_once(policy.data).train.take(parts[policy.share.index])
-    if len(records) > policy.declared_size:
+    return load_local_dataset(policy).train
+
+
+def load_local_dataset(policy: Policy) -> Dataset:
+    """Return these records together with what is known of the files that they come from.
+
+    Raises:
+        ValueError: As `load_local_data`.
+    """
+    if is_own_loader(policy.data) and policy.data not in policy.loaders:
         raise UserError(
-            f"The data set {policy.data_set!r} has {len(records)} records, more than the declared "
-            f"{policy.declared_size}; the bound would not hold. Raise declared_size in the policy."
+            f"data = {policy.data!r} is code of your own, which runs only if the policy lists it: "
+            f"add loaders = [{policy.data!r}]."
         )
-    return records
+    if policy.share is None:
+        data = load_data(policy.data, schema=policy.schema)
+    else:
+        data = _load_once(policy.data, policy.schema)
+        parts = _partition_once(policy.data, policy.schema, replace(policy.share, index=0))
+        data = replace(data, train=data.train.take(parts[policy.share.index]), files=None)
+    if len(data.train) > policy.declared_size:
+        raise UserError(
+            f"The data set {policy.data_set!r} has {len(data.train)} records, more than the "
+            f"declared {policy.declared_size}; the bound would not hold. Raise declared_size in "
+            "the policy."
+        )
+    return data
+
+
+def require_schema(records: Records, terms: Terms) -> None:
+    """Refuse terms whose models were made for tables that are read in another way.
+
+    Raises:
+        RefusedError: The schemas differ, or only one side has one.
+    """
+    if records.schema != terms.schema:
+        ours, theirs = (_named(one) for one in (records.schema, terms.schema))
+        raise RefusedError(
+            Refusal.SCHEMA, f"this client reads its data by {ours}, but the terms name {theirs}"
+        )
+
+
+def _named(schema: str | None) -> str:
+    return "no schema" if schema is None else f"the schema with hash {schema[:16]}…"

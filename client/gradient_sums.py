@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from coinflower.client.data import require_schema
 from coinflower.client.model import build_fitting_model
 from coinflower.learning import (
     Randomness,
@@ -45,6 +46,7 @@ class GradientSums:
 
     def model_of(self, terms: Terms) -> nn.Module:
         """Return the model, reusing the last one if it is the same; a server may name many."""
+        require_schema(self.data, terms)
         name = (terms.model, terms.classes)
         if self._model is None or self._model_name != name:
             self._model = build_fitting_model(terms, self.data, self._most_parameters)

@@ -35,6 +35,7 @@ class Refusal(Enum):
     BUDGET = "The planned rounds do not fit this client's privacy budget."
     LEDGER = "This client's ledger is not in order."
     SET_BACK = "This client's ledger was set back to an older one."
+    SCHEMA = "This client does not read its data by this schema."
     MODEL = "This client cannot run this model on its data."
     PAUSED = "The owner has paused this client."
     LEFT = "The owner has left this experiment."
@@ -78,6 +79,7 @@ class Policy:
     Attributes:
         data_set: Name of the data set, as its ledger bears it.
         data: Name or path of the data.
+        schema: Path of the schema that says how tables are read.
         ledger: Path of the ledger.
         witness: Path, best on another disk, of a note of the ledger's last entry.
         declared_size: Public bound on the number of records, fixed before a run.
@@ -97,6 +99,7 @@ class Policy:
         pricing_seconds: How long the processor may compute the price of an experiment.
         models: Models that may run here; a name of the form ``package.module:function`` is code
             of the owner's own, which a server can only call if it is listed.
+        loaders: Functions of the owner's own that may be named as data, in the same form.
         share: Part of a public data set that stands for this client's data.
         insecure_seed: Makes coins, samples and noise predictable; for tests only.
     """
@@ -120,13 +123,16 @@ class Policy:
     most_open_experiments: Count = 100
     pricing_seconds: Positive = 30.0
     models: frozenset[Text] = BUILT_IN_MODELS
+    loaders: frozenset[Text] = frozenset()
+    schema: Path | None = None
     share: Share | None = None
     insecure_seed: Index | None = None
     witness: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse a policy that keeps no books or allows nothing."""
-        for name, file in (("ledger", self.ledger), ("witness", self.witness)):
+        files = {"ledger": self.ledger, "witness": self.witness, "schema": self.schema}
+        for name, file in files.items():
             if file is not None and not file.name:
                 raise UserError(f"{name} = {str(file)!r} must be the path of a file.")
         if not self.modes:
@@ -144,6 +150,8 @@ class Policy:
         ledger: Path,
         declared_size: int,
         budget: Budget,
+        loaders: frozenset[str] = frozenset(),
+        schema: Path | None = None,
         share: Share | None = None,
         insecure_seed: int | None = None,
     ) -> Policy:
@@ -166,6 +174,8 @@ class Policy:
             ),
             most_classes=max(terms.classes, cls.most_classes),
             models=frozenset({terms.model}),
+            loaders=loaders,
+            schema=schema,
             share=share,
             insecure_seed=insecure_seed,
         )
@@ -244,5 +254,6 @@ def load_policy(path: Path) -> Policy:
         # A name that is no path there is the name of a data set.
         data=str(folder / read.data) if (folder / read.data).exists() else read.data,
         ledger=folder / read.ledger,
+        schema=read.schema and folder / read.schema,
         witness=read.witness and folder / read.witness,
     )

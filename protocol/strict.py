@@ -28,6 +28,7 @@ _CONFIG = ConfigDict(strict=True, extra="forbid")
 Probability = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Cap = Annotated[float, Field(ge=1)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """Largest norm of a client's whole sum, in clip norms; infinite for none."""
 Count = Annotated[int, Field(ge=1)]
 Index = Annotated[int, Field(ge=0)]
@@ -142,7 +143,10 @@ def _place(where: str, tables: Sequence[object]) -> str:
 
 def _kind_at(kind: Any, tables: Sequence[object]) -> Any:
     """Return the dataclass of a table within a table."""
-    for name in tables:
+    names = iter(tables)
+    for name in names:
         hint = typing.get_type_hints(kind)[str(name)]
+        if typing.get_origin(hint) is dict:
+            next(names, None)  # a key of the user's own
         kind = next(one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one))
     return kind

@@ -24,6 +24,7 @@ from coinflower.protocol.strict import (
     Count,
     Positive,
     Probability,
+    Sha256,
     Text,
     decode,
     strict,
@@ -59,6 +60,8 @@ class Terms:
         classes: Number of classes that it distinguishes.
         learning_rate: Step size of the server.
         momentum: Momentum of the server.
+        schema: Hash of the schema that clients read their tables by; left out where the terms are
+            written if there is none.
         scheme: Name of the scheme that charges a round; may be left out, but not be another than
             the mode's.
     """
@@ -76,6 +79,7 @@ class Terms:
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     cap: Cap = math.inf
     rounds_per_invitation: Count = 1
+    schema: Sha256 | None = None
     scheme: InitVar[str | None] = None
 
     def __post_init__(self, scheme: str | None) -> None:
@@ -166,6 +170,8 @@ class Terms:
         if not self.is_capped:
             # Terms from before there were caps keep their hash, and with it their experiment.
             del fields["cap"]
+        if self.schema is None:  # the same holds for schemas
+            del fields["schema"]
         return fields
 
     @classmethod

@@ -87,7 +87,12 @@ def require_ready(
             f"{settings.state} already holds an experiment; resume it or choose another folder."
         )
     checkpoints.used_through()  # refuses a folder of other terms before anything is sent
-    test = load_data(settings.test_data).measuring
+    test = load_data(settings.test_data, schema=settings.schema).measuring
+    if settings.schema is not None and test.schema != terms.schema:
+        raise UserError(
+            f"The terms name another schema than {settings.schema}: let them have schema = "
+            f'"{test.schema}", its hash.'
+        )
     model = build_model(terms.model, classes=terms.classes)
     with trial(terms.model, f"the test data {settings.test_data!r}"):
         evaluate(model, test.inputs[:1], test.targets[:1])

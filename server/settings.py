@@ -25,6 +25,7 @@ class Settings:
         terms: The public terms.
         state: Folder for checkpoint, metrics and the final model.
         test_data: Name or path of a *public* data set whose test part measures accuracy.
+        schema: Path of the schema of the terms, if the test data is a table.
         least_clients: Fewest available clients for a round.
         expected_clients: The first round waits a little until this many have enrolled or refused.
         no_other_clients: Nobody else will come: the run ends as soon as too many of them refuse.
@@ -44,6 +45,7 @@ class Settings:
     terms: Terms
     state: Path
     test_data: Text
+    schema: Path | None = None
     least_clients: Count = 1
     expected_clients: Count = 1
     no_other_clients: bool = False
@@ -63,18 +65,22 @@ def save_settings(settings: Settings, path: Path) -> None:
     table: dict[str, Any] = {
         key: value
         for key, value in vars(settings).items()
-        if value is not None and key not in ("terms", "state")
+        if value is not None and key not in ("terms", "state", "schema")
     }
     table["state"] = str(settings.state.absolute())
+    if settings.schema is not None:
+        table["schema"] = str(settings.schema.absolute())
     table["terms"] = settings.terms.to_fields()
     path.write_text(tomli_w.dumps(table))
 
 
 def load_settings(path: Path) -> Settings:
-    """Read a settings file; a relative ``state`` in it is relative to the file's folder.
+    """Read a settings file; relative ``state`` and ``schema`` start at the file's folder.
 
     Raises:
         ValueError: Naming the file, the key and what is wrong with it.
     """
     read = load(Settings, path, f"The settings {path}")
-    return replace(read, state=path.parent / read.state)
+    return replace(
+        read, state=path.parent / read.state, schema=read.schema and path.parent / read.schema
+    )

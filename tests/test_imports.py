@@ -246,7 +246,10 @@ def test_the_package_imports_neither_tools_nor_tests(package):
 
 
 def undeclared(files, declared):
-    """Return what the files import of others that no declared distribution provides."""
+    """Return what the files import of others that no declared distribution provides.
+
+    A library that is not installed is taken to be called like its distribution.
+    """
     provided = packages_distributions()
     known = {canonicalize_name(Requirement(text).name) for text in declared}
     return {
@@ -254,7 +257,7 @@ def undeclared(files, declared):
         for file in files
         for name in {full.split(".")[0] for full in imports(file)} - sys.stdlib_module_names
         if name not in OWN_NAMES
-        and not known & {canonicalize_name(one) for one in provided.get(name, ())}
+        and not known & {canonicalize_name(one) for one in provided.get(name, [name])}
     }
 
 

@@ -25,6 +25,8 @@ from coinflower.learning import (
     partition,
     with_test_part,
 )
+from coinflower.learning.data.own_loader import is_own_loader
+from coinflower.learning.data.partitions import file_count
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy, Share
 from coinflower.protocol.terms import USUAL_LEARNING_RATE, Terms, usual_model
@@ -40,9 +42,10 @@ class Plan:
     """What `coinflower run` is asked for.
 
     Attributes:
-        clients: Number of clients.
+        clients: Number of clients; None takes as many as there are files.
         data: Name or path of the data set that is shared out.
-        how: Partition: equal, writer or dirichlet.
+        schema: Path of the schema, if the data is a table.
+        how: Partition: equal, writer, dirichlet or files.
         alpha: Concentration of the Dirichlet partition.
         mode: Privacy mode.
         p: Participation probability.
@@ -65,8 +68,9 @@ class Plan:
             never away, such as those of Flower's simulation engine, which plays them in turns.
     """
 
-    clients: int
+    clients: int | None
     data: str
+    schema: Path | None = None
     how: str = "equal"
     alpha: float = 0.5
     mode: Mode
@@ -110,6 +114,11 @@ class Cluster:
         return self.folder / "settings.toml"
 
     @property
+    def schema(self) -> Path:
+        """The copy of the schema, if the data is a table."""
+        return self.folder / "schema.toml"
+
+    @property
     def server(self) -> Path:
         """The server's state folder."""
         return self.folder / "server"
@@ -137,15 +146,16 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     Raises:
         ValueError: The plan makes no sense, or the folder is in use.
     """
-    loaded = load_data(plan.data)
+    loaded = load_data(plan.data, schema=plan.schema)
     data = with_test_part(loaded)
+    clients = file_count(data) if plan.clients is None else plan.clients
     shares = partition(
-        data, clients=plan.clients, how=plan.how, seed=plan.insecure_seed or 0, alpha=plan.alpha
+        data, clients=clients, how=plan.how, seed=plan.insecure_seed or 0, alpha=plan.alpha
     )
     sizes = [len(rows) for rows in shares]
     experiment = fresh_name("run")
     small_images = data.train.inputs.shape[1:] == (1, 8, 8)
-    terms = _terms(plan, experiment, data.classes, max(sizes), small_images=small_images)
+    terms = _terms(plan, experiment, data, max(sizes), small_images=small_images)
     model_for(terms.model, data)  # now, not in a round, shows what does not go together
     folder = folder or Path("runs") / experiment
     if folder.exists() and any(folder.iterdir()):
@@ -158,14 +168,17 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     )
     (cluster.folder / "clients").mkdir(parents=True)
     (cluster.folder / "terms.json").write_text(json.dumps(terms.to_fields(), indent=1) + "\n")
+    if plan.schema is not None:
+        cluster.schema.write_bytes(plan.schema.read_bytes())
     where = str(Path(plan.data).absolute()) if Path(plan.data).exists() else plan.data
     save_settings(
         Settings(
             terms=terms,
             state=cluster.server,
             test_data=where if loaded.test_part is not None else _save_test_part(cluster, data),
-            least_clients=plan.clients if plan.waits_for_all else 1,
-            expected_clients=plan.clients,
+            schema=cluster.schema if plan.schema and loaded.test_part is not None else None,
+            least_clients=clients if plan.waits_for_all else 1,
+            expected_clients=clients,
             no_other_clients=True,
             evaluate_every=plan.evaluate_every,
             poll_seconds=plan.poll_seconds,
@@ -177,7 +190,14 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
         cluster.settings,
     )
     for index, size in enumerate(sizes):
-        _write_client(cluster, plan, where, index, size)
+        share = Share(
+            clients=clients,
+            index=index,
+            how=plan.how,
+            alpha=plan.alpha,
+            seed=plan.insecure_seed or 0,
+        )
+        _write_client(cluster, plan, where, share, size)
     return cluster
 
 
@@ -190,7 +210,7 @@ def _save_test_part(cluster: Cluster, data: Dataset) -> str:
 
 
 def _terms(
-    plan: Plan, experiment: str, classes: int, largest_size: int, *, small_images: bool
+    plan: Plan, experiment: str, data: Dataset, largest_size: int, *, small_images: bool
 ) -> Terms:
     if plan.mode.is_private and plan.epsilon == 0:
         raise UserError("epsilon = 0 is a budget of nothing: no round may be played.")
@@ -205,7 +225,8 @@ def _terms(
         rounds=plan.rounds,
         rounds_per_invitation=plan.rounds_per_invitation,
         model=plan.model or usual_model(small_images=small_images),
-        classes=classes,
+        classes=data.classes,
+        schema=data.train.schema,
         learning_rate=plan.learning_rate,
         momentum=plan.momentum,
     )
@@ -252,7 +273,8 @@ def _require_within_budget(plan: Plan, terms: Terms, largest_size: int) -> None:
         )
 
 
-def _write_client(cluster: Cluster, plan: Plan, data: str, index: int, size: int) -> None:
+def _write_client(cluster: Cluster, plan: Plan, data: str, share: Share, size: int) -> None:
+    index = share.index
     terms = cluster.terms
     cost = terms.round_cost(size)
     budget = plan.epsilon
@@ -267,9 +289,9 @@ def _write_client(cluster: Cluster, plan: Plan, data: str, index: int, size: int
         ledger=Path(cluster.ledger(index).name),
         declared_size=size,
         budget=Budget(epsilon=budget, delta=plan.delta),
-        share=Share(
-            clients=plan.clients, index=index, how=plan.how, alpha=plan.alpha, seed=seed or 0
-        ),
+        loaders=frozenset({data}) if is_own_loader(data) else frozenset(),
+        schema=None if plan.schema is None else Path("..") / cluster.schema.name,
+        share=share,
         insecure_seed=None if seed is None else seed * 1000 + index,
     )
     path = cluster.folder / "clients" / f"client-{index}.toml"

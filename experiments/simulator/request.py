@@ -26,13 +26,14 @@ class Request:
         scenario: many-small or few-large.
         data: Name or path of the data, or ``synthetic``.
         iterations: Number of iterations.
+        schema: Path of the schema, if the data is a table.
         scheme: The analysis that chooses the noise, ``none`` for no noise; by default the one that
             holds for ``noise``.
         total_epsilon: ε for all iterations; None grants each the paper's (0.015, 1e-6).
         delta: δ of the total ε.
         sigma: Noise multiplier, instead of a calibrated one.
         noise: Who adds noise.
-        partition: How the data is shared out: equal, writer or dirichlet.
+        partition: How the data is shared out: equal, writer, dirichlet or files.
         clients: Number of clients; as many as the data makes by default.
         p: Participation probability, instead of a fitted one.
         q: Sampling rate, instead of the paper's.
@@ -58,6 +59,7 @@ class Request:
     delta: float = 1e-5
     sigma: float | None = None
     noise: str = Mode.TRUSTED
+    schema: Path | None = None
     partition: str = "equal"
     clients: int | None = None
     p: float | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.simulator import CENTRAL, Noise
 from coinflower.learning import Dataset, Records, load_data, partition, with_test_part
+from coinflower.learning.data.partitions import file_count
 from coinflower.protocol.modes import Mode
 
 MEAN_BATCH = 70.0
@@ -124,7 +126,7 @@ def federate(
     Args:
         setting: The paper's.
         data: Whose training part is shared out.
-        how: ``equal`` (d rows each), or ``writer`` or ``dirichlet`` for unequal clients.
+        how: ``equal`` (d rows each), or ``writer``, ``dirichlet`` or ``files`` for unequal clients.
         clients: How many; as many as the data makes, and at most the paper's, by default.
         noise: Who adds noise.
         p: Participation probability, instead.
@@ -169,6 +171,10 @@ def _shares(
     if how == "writer":
         known = 1 if data.train.persons is None else len(np.unique(data.train.persons))
         return partition(data, clients=known if clients is None else clients, how=how, seed=seed)
+    if how == "files":
+        return partition(
+            data, clients=file_count(data) if clients is None else clients, how=how, seed=seed
+        )
     most = records // setting.d
     count = max(1, min(setting.clients, most)) if clients is None else clients
     if count > most:
@@ -244,11 +250,16 @@ def upper_epsilon(
 
 
 def load_training_data(
-    spec: str, setting: Setting, *, split: str | None = None, download: bool = False
+    spec: str,
+    setting: Setting,
+    *,
+    schema: Path | None = None,
+    split: str | None = None,
+    download: bool = False,
 ) -> Dataset:
     """Return data by name or path; ``synthetic`` makes as much as the setting has in the paper."""
     if spec != "synthetic":
-        return with_test_part(load_data(spec, split=split, download=download))
+        return with_test_part(load_data(spec, schema=schema, split=split, download=download))
     return synthetic_data(setting.clients * setting.d, classes=62)
 
 

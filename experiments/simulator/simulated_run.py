@@ -68,7 +68,11 @@ def run_request(
     paper, noise = SETTINGS[request.scenario], parse_noise(request.noise)
     if data is None:
         data = load_training_data(
-            request.data, paper, split=request.split, download=request.download
+            request.data,
+            paper,
+            schema=request.schema,
+            split=request.split,
+            download=request.download,
         )
     begun = _begun(request)
     federation = federation_of(request, data)

@@ -231,5 +231,7 @@ def training_key(request: Request, test_images: int) -> str:
         del fields[elsewhere]
     if math.isinf(request.cap):
         del fields["cap"]  # trainings that were kept before there was a cap
+    if request.schema is None:
+        del fields["schema"]  # or a schema
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode())
     return f"{request.chosen_scheme}-{digest.hexdigest()[:16]}"

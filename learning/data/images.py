@@ -12,6 +12,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.data.reading import Fault, Reading, sort_out
 from coinflower.learning.data.records import Records
+from coinflower.learning.data.schema import Schema
 from coinflower.learning.data.vision import torchvision_datasets
 
 _ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"})
@@ -25,13 +26,14 @@ def holds_images(folder: Path) -> bool:
     )
 
 
-def load_images(folder: Path, classes: Sequence[str] | None = None) -> Dataset:
+def load_images(folder: Path, schema: Schema | None = None) -> Dataset:
     """Return colour images of one size: ``CLASS/IMAGE``, or that in ``train`` and in ``test``.
 
     Args:
         folder: Holds a folder per class, or ``train`` and ``test`` (or ``val``) with these.
-        classes: Names of the folders, in the order of their classes; sorted by name if None. All
-            clients must mean the same by class 0, so name them unless all have all folders.
+        schema: Its target's values name the folders in the order of their classes; they are sorted
+            by name if there is none. All clients must mean the same by class 0, so one is needed
+            unless all have all folders.
 
     Raises:
         UserError: There are no images, or most cannot be used.
@@ -41,18 +43,23 @@ def load_images(folder: Path, classes: Sequence[str] | None = None) -> Dataset:
     if train == folder:
         test = None
     names = sorted(path.name for path in train.iterdir() if path.is_dir())
-    classes = names if classes is None else classes
-    records, reading = _read(train, classes)
+    classes: Sequence[str] = names
+    if schema is not None:
+        if schema.class_names is None:
+            raise UserError(f"{folder}: the target of the schema must be one category, the folder")
+        classes = schema.class_names
+    hash_ = None if schema is None else schema.hash
+    records, reading = _read(train, classes, hash_)
     return Dataset(
         name=str(folder),
         train=records,
-        test_part=None if test is None else _read(test, classes)[0],
+        test_part=None if test is None else _read(test, classes, hash_)[0],
         class_count=max(2, len(classes)),
         reading=reading,
     )
 
 
-def _read(folder: Path, classes: Sequence[str]) -> tuple[Records, Reading]:
+def _read(folder: Path, classes: Sequence[str], schema: str | None) -> tuple[Records, Reading]:
     numbers = {name: number for number, name in enumerate(classes)}
     files = [
         path
@@ -89,4 +96,5 @@ def _read(folder: Path, classes: Sequence[str]) -> tuple[Records, Reading]:
     rows = range(len(files)) if kept is None else np.flatnonzero(kept)
     inputs = np.stack([image for row in rows if (image := images[row]) is not None])
     targets = np.array([numbers[files[row].parent.name] for row in rows], dtype=np.int64)
-    return Records(inputs=inputs.transpose(0, 3, 1, 2), targets=targets), reading
+    channels_first = inputs.transpose(0, 3, 1, 2)
+    return Records(inputs=channels_first, targets=targets, schema=schema), reading

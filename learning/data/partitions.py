@@ -7,7 +7,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.data.records import Rows
 
-HOW = ("equal", "writer", "dirichlet")
+HOW = ("equal", "writer", "dirichlet", "files")
 
 
 def partition(
@@ -19,9 +19,10 @@ def partition(
         dataset: The data to divide.
         clients: Number of clients, at most the number of training rows.
         how: ``equal`` (shuffled, sizes differ by at most one, every row is given out), ``writer``
-            (one writer per client, chosen by a seeded shuffle), or ``dirichlet`` (each class is
+            (one writer per client, chosen by a seeded shuffle), ``dirichlet`` (each class is
             spread over the clients in proportions drawn from a symmetric Dirichlet distribution;
-            every row is given out and every client has at least one).
+            every row is given out and every client has at least one), or ``files`` (every file of
+            a folder is one client).
         seed: Equal seeds give equal partitions.
         alpha: Concentration of ``dirichlet``: the smaller, the more clients differ.
 
@@ -36,12 +37,42 @@ def partition(
             f"clients = {clients} must lie in 1 to {rows}, the number of training records of "
             f"{dataset.name}"
         )
+    if how == "files":
+        return _by_file(dataset, clients)
     generator = np.random.default_rng(seed)
     if how == "writer":
         return _by_writer(dataset, clients, generator)
     if how == "dirichlet":
+        _ = dataset.classes  # there must be some to spread
         return _by_label(dataset.train.targets, clients, alpha, generator)
     return [np.sort(part) for part in np.array_split(generator.permutation(rows), clients)]
+
+
+def file_count(dataset: Dataset) -> int:
+    """Return how many files the data came in.
+
+    Raises:
+        UserError: It is not a folder of such files.
+    """
+    if dataset.files is None:
+        raise UserError(
+            f"partition by files needs a folder of .csv, .parquet or .npz files, one for each "
+            f"client, but {dataset.name} is none"
+        )
+    return len(dataset.files)
+
+
+def _by_file(dataset: Dataset, clients: int) -> list[Rows]:
+    if clients != file_count(dataset):
+        raise UserError(
+            f"clients = {clients} must be {file_count(dataset)}, the number of files of "
+            f"{dataset.name}, or be left out"
+        )
+    parts = dataset.files or {}
+    for name, rows in parts.items():
+        if len(rows) == 0:
+            raise UserError(f"{name} of {dataset.name} has no rows left to train on")
+    return list(parts.values())
 
 
 def _by_writer(dataset: Dataset, clients: int, generator: np.random.Generator) -> list[Rows]:

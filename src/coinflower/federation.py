@@ -62,6 +62,7 @@ class RunResult:
 def run(
     *,
     data: str | Path = "digits",
+    schema: str | Path | None = None,
     model: str | None = None,
     clients: int,
     rounds: int,
@@ -78,7 +79,8 @@ def run(
     """Train with a real local federation: a SuperLink, clients with ledgers, and a server.
 
     Args:
-        data: digits, mnist, fashionmnist, emnist, a folder or an .npz file.
+        data: digits, mnist, cifar10 and others, a folder, or a .csv, .parquet or .npz file.
+        schema: Path of the schema, if the data is a table.
         model: digits, paper-cnn or package.module:function; chosen by the data if left out.
         clients: Number of clients, among which the data are shared out equally.
         rounds: Number of rounds.
@@ -109,6 +111,7 @@ def run(
     plan = Plan(
         clients=clients,
         data=str(data),
+        schema=None if schema is None else Path(schema),
         model=model,
         mode=chosen,
         p=chosen.usual_p if p is None else p,

@@ -1,0 +1,110 @@
+"""The commands for a data owner's files: a schema to fill in, and what would be read."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from coinflower.accounting.errors import UserError
+from coinflower.cli.output import JsonFlag, print_json, print_table
+from coinflower.deploy.terminal import say, warn
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+@app.command()
+def schema(
+    file: Annotated[Path, typer.Argument(help="A .csv or .parquet file.")],
+    target: Annotated[str | None, typer.Option(help="The column to be predicted.")] = None,
+    person: Annotated[
+        str | None, typer.Option(help="The column that says whose row it is.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="New file for the schema (default: print it).")
+    ] = None,
+) -> None:
+    """Draft a schema: the columns of a table, with ranges and categories to fill in."""
+    from coinflower.learning.data.schema_draft import draft_schema
+    from coinflower.learning.data.tables import column_types
+
+    text = draft_schema(file, column_types(file), target=target, person=person)
+    if out is None:
+        typer.echo(text, nl=False)
+    elif out.exists():
+        raise UserError(f"{out} exists; choose another file, since it may hold somebody's work.")
+    else:
+        out.write_text(text)
+    warn("ranges and categories should come from public knowledge, never from the data itself.")
+
+
+@app.command()
+def check(
+    policy: Annotated[Path, typer.Argument(help="The policy, a TOML file.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Tell the owner what a client would read: rows, persons, clamped, unknown, missing, refused.
+
+    Nothing is sent, and nothing is charged.
+    """
+    from coinflower.client.data import load_local_dataset
+    from coinflower.protocol.policy import load_policy
+
+    allowed = load_policy(policy)
+    logging.getLogger("coinflower.data").disabled = True  # all of it is said below
+    data = load_local_dataset(allowed)
+    records, reading = data.train, data.reading
+    assert reading is not None
+    persons = None if records.persons is None else len(np.unique(records.persons))
+    figures: dict[str, Any] = {
+        "data": allowed.data,
+        "rows": reading.rows,
+        "refused": reading.refused,
+        "records": len(records),
+        "declared_size": allowed.declared_size,
+        "persons": persons,
+        "inputs": f"{_shape(records.inputs)} {records.inputs.dtype}",
+        "targets": _targets(data.class_count, f"{_shape(records.targets)} {records.targets.dtype}"),
+        "schema": records.schema,
+        "clamped": dict(reading.clamped),
+        "unknown": dict(reading.unknown),
+        "missing": dict(reading.missing),
+        "named": list(reading.named),
+    }
+    if as_json:
+        print_json(figures)
+        return
+    say(
+        f"{allowed.data}: {reading.rows} rows, of which {reading.refused} cannot be used. This "
+        f"client has {len(records)} records and declares at most {allowed.declared_size}."
+    )
+    if persons is not None:
+        say(f"They are of {persons} persons.")
+    say(f"Inputs of a record: {figures['inputs']}. Targets: {figures['targets']}.")
+    columns = list(dict.fromkeys([*reading.clamped, *reading.unknown, *reading.missing]))
+    if columns:
+        print_table(
+            f"Read by the schema with hash {records.schema}",
+            ["column", "clamped", "unknown", "missing"],
+            [[name, *(part.get(name) for part in _by_column(reading))] for name in columns],
+        )
+    for why in reading.named:
+        say(f"Refused: {why}.")
+    if reading.refused > len(reading.named):
+        say(f"{reading.refused - len(reading.named)} more are refused.")
+    say("Only you see this: none of it is sent.")
+
+
+def _by_column(reading: Any) -> tuple[Any, Any, Any]:
+    return reading.clamped, reading.unknown, reading.missing
+
+
+def _shape(values: Any) -> str:
+    return " x ".join(map(str, values.shape[1:])) or "one"
+
+
+def _targets(classes: int | None, numbers: str) -> str:
+    return numbers if classes is None else f"one of {classes} classes"

@@ -1,0 +1,54 @@
+"""A schema to fill in: the names and types of a table's columns, and nothing of its content."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from coinflower.accounting.errors import UserError
+from coinflower.learning.data.schema import Kind, near
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_HEAD = """\
+# How tables like {name} are read. This file is public: its hash is in the terms, and all clients
+# need the same one. Ranges and categories should come from public knowledge, such as what is
+# possible or what a form allows. Never take them from the data: a largest value or a rare category
+# that only your data has would reveal something that no noise hides.
+"""
+_TO_FILL_IN = {
+    Kind.NUMBER: "range = []         # the least and the largest possible value",
+    Kind.CATEGORY: 'values = []        # all that are publicly known; anything else is "other"',
+}
+
+
+def draft_schema(
+    path: Path, columns: Mapping[str, Kind], *, target: str | None, person: str | None
+) -> str:
+    """Return a schema for a table in which ranges and categories are left to a person.
+
+    Args:
+        path: The table.
+        columns: Its columns, with what their types suggest that they hold.
+        target: The column to be predicted, if somebody said.
+        person: The column that says whose row it is, if somebody said.
+
+    Raises:
+        UserError: The table has no such column.
+    """
+    for option, name in (("--target", target), ("--person", person)):
+        if name is not None and name not in columns:
+            raise UserError(f"{option} {name}: {path} has no such column{near(name, columns)}.")
+    lines = [
+        _HEAD.format(name=path.name),
+        f"target = {json.dumps(target or '')}  # the column to be predicted",
+        f"{'' if person else '# '}person = {json.dumps(person or '')}  # whose row it is",
+    ]
+    for name, kind in columns.items():
+        key = name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+        kept = Kind.IGNORED if name == person else kind
+        lines += ["", f"[columns.{key}]", f'kind = "{kept}"']
+        if kept in _TO_FILL_IN:
+            lines.append(_TO_FILL_IN[kept])
+    return "\n".join([*lines, ""])
