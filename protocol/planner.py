@@ -38,7 +38,7 @@ USUAL_PARAMETERS = 100_000
 _CLIP_NORM = 1.0
 _POLICY_COMMENTS = {
     "data_set": "the name that the ledger bears: choose your own",
-    "data": "a folder or an .npz file",
+    "data": "a file or folder; see the guide",
     "declared_size": "public bound on the number of records",
     "[budget]": "over all experiments on this data, ever",
 }

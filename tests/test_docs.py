@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.cli.main import app
+from coinflower.learning.data.schema import load_schema
 from coinflower.protocol.policy import load_policy
 from coinflower.server.settings import load_settings
 from tests.support.documents import all_commands, command_of, commands_in, parsed
@@ -44,7 +45,11 @@ PACKAGES = (
     "tools",
     "tests",
 )
-FILES = {"policy.toml": load_policy, "settings.toml": load_settings}
+FILES = {
+    "policy.toml": load_policy,
+    "schema.toml": load_schema,
+    "settings.toml": load_settings,
+}
 NOT_RUN = {"long", "machines", "stays"}
 # What documents may tell people to type besides our own program.
 OTHERS = {"apt", "docker", "ip6tables", "iptables", "make", "pip", "python", "systemctl"}

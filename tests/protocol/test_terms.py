@@ -18,7 +18,7 @@ from coinflower.protocol.modes import PRIVATE_MODES, Mode, parse_mode
 from coinflower.protocol.terms import Terms
 from tests.support.builders import terms_fields
 
-PLAIN = terms_fields(q=0.1, rounds=20, learning_rate=0.5, momentum=0.9, cap=math.inf)
+PLAIN = terms_fields(q=0.1, rounds=20, learning_rate=0.5, momentum=0.9, cap=math.inf, schema=None)
 PRIVATE = list(PRIVATE_MODES)
 
 
@@ -100,6 +100,7 @@ def test_the_hash_is_the_same_today_and_tomorrow() -> None:
         ("classes", 11),
         ("learning_rate", 0.25),
         ("momentum", 0.0),
+        ("schema", "b" * 64),
     ],
 )
 def test_the_hash_changes_with_every_field(field: str, other: object) -> None:
@@ -114,6 +115,16 @@ def test_every_field_is_among_those_that_change_the_hash() -> None:
 
 def test_equal_terms_have_equal_hashes() -> None:
     assert make(p=1, clip_norm=2, momentum=0).hash == make(p=1.0, clip_norm=2.0, momentum=-0.0).hash
+
+
+def test_terms_without_a_schema_say_nothing_of_schemas() -> None:
+    assert "schema" not in make().to_fields()
+    named = make(schema="a" * 64)
+    assert named.to_fields()["schema"] == "a" * 64
+    assert Terms.from_json(named.to_json()) == named
+    for wrong in ("a" * 63, "A" * 64, "", 7):
+        with pytest.raises(ValueError, match="schema"):
+            make(schema=wrong)
 
 
 def test_terms_without_a_cap_say_nothing_of_caps() -> None:

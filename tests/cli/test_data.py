@@ -1,0 +1,168 @@
+"""`coinflower data`, and files as data of `run` and `simulate`: what is read, what is wrong."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomli_w
+
+from coinflower.cli import main as cli
+from tests.support import tables
+from tests.support.builders import policy_fields
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Return a function that runs the program and gives exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["coinflower", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return ended.value.code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def ward(tmp_path):
+    """A ward's table with some rows that are special, its schema and a policy."""
+    rows = [*tables.ward_rows(9), "x,140,f,no", "y,,d,yes", "z,old,f,no"]
+    tables.write_ward(tmp_path / "ward.csv", rows)
+    tables.write_schema(tmp_path / "schema.toml")
+    fields = policy_fields(data="ward.csv", schema="schema.toml", declared_size=20)
+    (tmp_path / "policy.toml").write_text(tomli_w.dumps(fields))
+    return tmp_path
+
+
+def test_check_tells_the_owner_what_would_be_read(command, ward):
+    code, out, err = command("data", "check", "policy.toml", "--json")
+    assert (code or 0, err) == (0, "")
+    found = json.loads(out)
+    assert (found["rows"], found["refused"], found["records"]) == (12, 1, 11)
+    assert found["persons"] == 5
+    assert found["clamped"] == {"age": 1}
+    assert found["unknown"] == {"sex": 1}
+    assert found["missing"] == {"age": 1, "sex": 0}
+    assert found["named"] == ["row 12: column 'age' = 'old' is not a number"]
+    assert found["targets"] == "one of 2 classes"
+    assert not (ward / "ledger.db").exists()
+    code, out, _ = command("data", "check", "policy.toml")
+    assert "12 rows, of which 1 cannot be used" in out
+    assert "They are of 5 persons." in out
+    assert "none of it is sent" in out
+
+
+def test_check_works_for_data_that_is_no_table(command, ward):
+    fields = policy_fields(data="digits", declared_size=2000)
+    (ward / "policy.toml").write_text(tomli_w.dumps(fields))
+    code, out, _ = command("data", "check", "policy.toml")
+    assert not code
+    assert "1437 rows, of which 0 cannot be used" in out
+    assert "Inputs of a record: 1 x 8 x 8 float32" in out
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"schema": None}, "needs a schema"),
+        ({"schema": "no.toml"}, "There is no file"),
+        ({"declared_size": 5}, "11 records, more than the declared 5"),
+        ({"data": "nothing.csv"}, "'nothing.csv' does not exist"),
+        ({"data": "json:dumps"}, "runs only if the policy lists it"),
+    ],
+)
+def test_what_is_wrong_with_data_is_one_sentence(command, ward, changes, sentence):
+    fields = policy_fields(data="ward.csv", schema="schema.toml", declared_size=20) | changes
+    kept = {key: value for key, value in fields.items() if value is not None}
+    (ward / "policy.toml").write_text(tomli_w.dumps(kept))
+    code, out, err = command("data", "check", "policy.toml")
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_a_draft_has_the_columns_and_says_where_figures_should_come_from(command, ward):
+    code, out, err = command("data", "schema", "ward.csv", "--target", "ill")
+    assert not code
+    assert '[columns.patient]\nkind = "category"' in out
+    assert 'target = "ill"' in out
+    assert "public knowledge" in out
+    assert "public knowledge" in err
+    for private in ("140", "p0-1", "old", "yes"):
+        assert private not in out
+    command("data", "schema", "ward.csv", "--target", "ill", "--out", "draft.toml")
+    assert (ward / "draft.toml").read_text() == out
+    code, _, err = command("data", "schema", "ward.csv", "--out", "draft.toml")
+    assert code == 2
+    assert "exists; choose another file" in err
+
+
+def test_a_draft_of_what_is_no_table_is_refused(command, ward):
+    code, _, err = command("data", "schema", "nothing.csv")
+    assert code == 2
+    assert "cannot be read as a table" in err
+
+
+@pytest.fixture
+def wards(tmp_path):
+    """Four wards in a folder, and their schema."""
+    for index in range(4):
+        tables.write_ward(tmp_path / "wards" / f"w{index}.csv", tables.ward_rows(60, seed=index))
+    tables.write_schema(tmp_path / "schema.toml")
+    return tmp_path
+
+
+def test_run_makes_every_file_one_client(command, wards, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where the server's process finds the model
+    code, out, err = command(
+        *("run", "--data", "wards", "--partition", "files", "--schema", "schema.toml"),
+        *("--model", tables.MODEL, "--rounds", 3, "--out", "out", "--json"),
+    )
+    assert not code, err
+    found = json.loads(out)
+    assert len(found["clients"]) == 4
+    assert found["accuracy"] is not None
+    assert sum(client["samples"] for client in found["clients"]) == 192
+    terms = json.loads((wards / "out" / "terms.json").read_text())
+    assert terms["schema"] == tables.write_schema(wards / "schema.toml")
+    with np.load(wards / "out" / "test.npz") as held_out:
+        assert len(held_out["y"]) == 48
+
+
+def test_simulate_makes_every_file_one_client(command, wards):
+    tables.write_ward(wards / "wards" / "test.csv", tables.ward_rows(30, seed=9))
+    code, out, err = command(
+        *("simulate", "many-small", "--data", "wards", "--partition", "files"),
+        *("--schema", "schema.toml", "--model", tables.MODEL, "--iterations", 3, "--json"),
+    )
+    assert not code, err
+    found = json.loads(out)
+    assert (found["clients"], found["d"], found["smallest_d"]) == (4, 60, 60)
+    assert found["accuracy"] is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--data", "wards", "--partition", "files"], "needs a schema"),
+        (
+            ["--data", "wards", "--schema", "schema.toml", "--partition", "files", "--clients", 3],
+            "clients = 3 must be 4, the number of files",
+        ),
+        (["--partition", "files"], "partition by files needs a folder"),
+        (["--data", "digits", "--schema", "schema.toml"], "'digits' is read without a schema"),
+        (["--data", "wards", "--schema", "schema.toml"], "cannot take the rows of 6 values"),
+    ],
+)
+def test_what_does_not_go_together_in_a_run_is_one_sentence(command, wards, arguments, sentence):
+    code, out, err = command("run", "--rounds", 2, *arguments)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert not (wards / "runs").exists()
