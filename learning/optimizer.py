@@ -1,0 +1,212 @@
+"""The server's step: SGD, Adam or AdamW on a flat vector, a schedule, and averaged weights.
+
+All of it works on noisy sums only: it is post-processing and costs no ε. So it belongs to the
+server's settings, not to the terms that clients agree to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from coinflower.accounting.errors import UserError
+from coinflower.protocol.strict import Index, Positive, strict
+
+Vector = NDArray[np.float32]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+USUAL_LEARNING_RATE = {"sgd": 2.0, "adam": 0.01, "adamw": 0.01}
+"""Step size of whoever does not choose one."""
+# Averaged weights forget the first rounds sooner than the decay says, as is usual.
+_AVERAGING_WARM_UP = 10
+_AVERAGED = "averaged"
+_STEPS = "steps"
+
+
+@strict
+class Update:
+    """How the server turns a noisy mean gradient into the next model.
+
+    Attributes:
+        optimizer: ``sgd``, ``adam`` or ``adamw``.
+        learning_rate: Step size; the usual one of the optimizer by default.
+        momentum: Share of the old direction in the new; 0 by default for SGD, 0.9 for Adam, whose
+            first moment it is.
+        second_momentum: The same for Adam's squares.
+        damping: Added to the root of Adam's squares.
+        nesterov: Look ahead by the momentum; SGD only.
+        weight_decay: Pull towards zero; within the gradient, or beside it for AdamW.
+        schedule: ``constant``, or ``cosine``, which falls to zero in the last round.
+        warm_up_rounds: Rounds in which the step size grows to its full value.
+        averaging: Decay of the running average of the weights that is kept as the model; None
+            keeps the weights themselves.
+    """
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    learning_rate: Positive | None = None
+    momentum: Share | None = None
+    second_momentum: Share = 0.999
+    damping: Positive = 1e-8
+    nesterov: bool = False
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    schedule: Literal["constant", "cosine"] = "constant"
+    warm_up_rounds: Index = 0
+    averaging: Share | None = None
+
+    def __post_init__(self) -> None:
+        """Check what concerns several fields."""
+        if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
+            raise UserError("nesterov = true needs optimizer = 'sgd' and a momentum above 0.")
+
+    @property
+    def step_size(self) -> float:
+        """The learning rate before the schedule."""
+        return self.learning_rate or USUAL_LEARNING_RATE[self.optimizer]
+
+    def rate(self, round_: int, rounds: int) -> float:
+        """Return the learning rate of a round, 1 to rounds.
+
+        It depends on the round's number alone, so a run that is resumed continues where it was.
+        """
+        if round_ <= self.warm_up_rounds:
+            return self.step_size * round_ / (self.warm_up_rounds + 1)
+        if self.schedule == "constant":
+            return self.step_size
+        done = (round_ - 1 - self.warm_up_rounds) / max(1, rounds - self.warm_up_rounds)
+        return self.step_size * (1 + math.cos(math.pi * done)) / 2
+
+    def describe(self) -> str:
+        """Return the update in a few words."""
+        words = [f"{self.optimizer}, learning rate {self.step_size:g}"]
+        if self.momentum is not None:
+            words.append(f"{'Nesterov ' if self.nesterov else ''}momentum {self.momentum:g}")
+        if self.weight_decay:
+            words.append(f"weight decay {self.weight_decay:g}")
+        if self.schedule != "constant":
+            words.append(f"{self.schedule} schedule")
+        if self.warm_up_rounds:
+            words.append(f"{self.warm_up_rounds} rounds of warm-up")
+        if self.averaging is not None:
+            words.append(f"weights averaged with decay {self.averaging:g}")
+        return ", ".join(words)
+
+
+class Optimizer:
+    """A model on its way: its weights, and what the next step needs to know of earlier ones.
+
+    Args:
+        update: How to step.
+        weights: Where to begin; copied.
+        rounds: How many rounds the schedule is for.
+        memory: What `memory` returned before an interruption.
+
+    Raises:
+        ValueError: The memory is that of another optimizer or another model.
+    """
+
+    def __init__(
+        self,
+        update: Update,
+        weights: Vector,
+        *,
+        rounds: int,
+        memory: Mapping[str, NDArray[np.generic]] | None = None,
+    ) -> None:
+        self._update = update
+        self._rounds = rounds
+        self._parameter = torch.nn.Parameter(torch.from_numpy(weights.astype(np.float32)))
+        self._optimizer = _torch_optimizer(update, self._parameter)
+        self._steps = 0
+        self._averaged = weights.astype(np.float32) if update.averaging is not None else None
+        if memory:
+            self._remember(memory)
+
+    @property
+    def weights(self) -> Vector:
+        """The weights that the next round begins with."""
+        weights: Vector = self._parameter.detach().numpy()
+        return weights
+
+    @property
+    def kept(self) -> Vector:
+        """The model to keep: the averaged weights if they are averaged."""
+        return self.weights if self._averaged is None else self._averaged
+
+    @property
+    def memory(self) -> dict[str, NDArray[np.generic]]:
+        """All that a resumed run needs beside the weights, by name."""
+        state = self._optimizer.state[self._parameter]
+        tensors: dict[str, NDArray[np.generic]] = {
+            name: value.numpy()
+            for name, value in state.items()
+            if value is not None and value.dim() == 1
+        }
+        if self._averaged is not None:
+            tensors[_AVERAGED] = self._averaged
+        return {**tensors, _STEPS: np.array([self._steps], dtype=np.int64)}
+
+    def step(self, gradient: Vector, round_: int) -> None:
+        """Take the step of a round; arrays that were handed out before do not change."""
+        self._parameter.data = self._parameter.data.clone()
+        self._parameter.grad = torch.from_numpy(gradient)
+        self._optimizer.param_groups[0]["lr"] = self._update.rate(round_, self._rounds)
+        self._optimizer.step()
+        self._steps += 1
+        if self._averaged is not None:
+            assert self._update.averaging is not None
+            warm_up = self._steps / (_AVERAGING_WARM_UP + self._steps)
+            decay = np.float32(min(self._update.averaging, warm_up))
+            self._averaged = decay * self._averaged + (1 - decay) * self.weights
+
+    def _remember(self, memory: Mapping[str, NDArray[np.generic]]) -> None:
+        expected = {_STEPS, *_MOMENTS[self._update.optimizer]}
+        if self._update.optimizer == "sgd" and not self._update.momentum:
+            expected = {_STEPS}
+        if self._averaged is not None:
+            expected.add(_AVERAGED)
+        self._steps = int(memory[_STEPS][0]) if _STEPS in memory else 0
+        if self._steps == 0:
+            expected -= {"momentum_buffer", "exp_avg", "exp_avg_sq"}
+        if set(memory) != expected or any(
+            value.shape != self.weights.shape for name, value in memory.items() if name != _STEPS
+        ):
+            raise UserError(
+                f"The state that was kept is not one of {self._update.describe()}; resume with the "
+                "update that the run began with."
+            )
+        state = self._optimizer.state[self._parameter]
+        for name in expected - {_STEPS, _AVERAGED}:
+            state[name] = torch.from_numpy(memory[name].astype(np.float32))
+        if self._update.optimizer != "sgd" and self._steps:
+            state["step"] = torch.tensor(float(self._steps))
+        if self._averaged is not None:
+            self._averaged = memory[_AVERAGED].astype(np.float32)
+
+
+_MOMENTS = {"sgd": ("momentum_buffer",), "adam": (m := ("exp_avg", "exp_avg_sq")), "adamw": m}
+
+
+def _torch_optimizer(update: Update, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
+    if update.optimizer == "sgd":
+        return torch.optim.SGD(
+            [parameter],
+            lr=update.step_size,
+            momentum=update.momentum or 0.0,
+            nesterov=update.nesterov,
+            weight_decay=update.weight_decay,
+        )
+    kind = torch.optim.Adam if update.optimizer == "adam" else torch.optim.AdamW
+    first = 0.9 if update.momentum is None else update.momentum
+    return kind(
+        [parameter],
+        lr=update.step_size,
+        betas=(first, update.second_momentum),
+        eps=update.damping,
+        weight_decay=update.weight_decay,
+    )
