@@ -19,7 +19,7 @@ from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.plan_questions import ask_for_batch, ask_for_missing
 from coinflower.cli.privacy import SCHEME_HELP, warn_of_scheme
 from coinflower.deploy.terminal import say, warn
-from coinflower.protocol.choices import Choice, caps_for, ranked, weighing
+from coinflower.protocol.choices import MOMENTUM, Choice, caps_for, ranked, weighing
 from coinflower.protocol.choices import chosen as chosen_of
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.planner import (
@@ -229,8 +229,8 @@ def _print_proposal(proposal: Proposal, written: list[str]) -> None:
     say(
         f"A round has {proposal.batch:.4g} records on average. Each coordinate of their mean "
         f"gradient, whose length is at most {terms.clip_norm:g}, carries noise of "
-        f"{proposal.noise_share:.3g}. Start with a learning rate of {terms.learning_rate:g} at "
-        f"momentum {terms.momentum:g}; the best is likely between {least:g} and {largest:g}."
+        f"{proposal.noise_share:.3g}. Start with a learning rate of {proposal.learning_rate:g} at "
+        f"momentum {MOMENTUM:g}; the best is likely between {least:g} and {largest:g}."
     )
     if written:
         say(f"Written: {', '.join(written)}")

@@ -15,10 +15,21 @@ from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.privacy import Cap
 from coinflower.cli.sources import Partition, Schema
 from coinflower.cli.stated import refuse_beside
+from coinflower.cli.update_options import (
+    AveragingOption,
+    LearningRateOption,
+    MomentumOption,
+    NesterovOption,
+    OptimizerOption,
+    ScheduleOption,
+    WarmUpOption,
+    WeightDecayOption,
+    make_update,
+)
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 from coinflower.protocol.modes import Mode, parse_mode
-from coinflower.protocol.terms import USUAL_LEARNING_RATE, usual_rounds_per_invitation
+from coinflower.protocol.terms import usual_rounds_per_invitation
 
 _CLIENTS, _EPSILON, _DELTA = 10, 3.0, 1e-3
 # With --resume: how the run is played here and now, not what it is.
@@ -69,8 +80,14 @@ def run(
         str | None,
         typer.Option(help="digits, paper-cnn or package.module:function (default: by the data)."),
     ] = None,
-    learning_rate: Annotated[float, typer.Option(help="Step size.")] = USUAL_LEARNING_RATE,
-    momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.0,
+    optimizer: OptimizerOption = "sgd",
+    learning_rate: LearningRateOption = None,
+    momentum: MomentumOption = None,
+    nesterov: NesterovOption = False,
+    weight_decay: WeightDecayOption = 0.0,
+    schedule: ScheduleOption = "constant",
+    warm_up_rounds: WarmUpOption = 0,
+    averaging: AveragingOption = None,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 5,
     poll_seconds: Annotated[
         float, typer.Option(help="Seconds between the server's polls for replies.")
@@ -154,8 +171,16 @@ def run(
                 else rounds_per_invite
             ),
             model=model,
-            learning_rate=learning_rate,
-            momentum=momentum,
+            update=make_update(
+                optimizer=optimizer,
+                learning_rate=learning_rate,
+                momentum=momentum,
+                nesterov=nesterov,
+                weight_decay=weight_decay,
+                schedule=schedule,
+                warm_up_rounds=warm_up_rounds,
+                averaging=averaging,
+            ),
             evaluate_every=evaluate_every,
             poll_seconds=poll_seconds,
             round_seconds=round_seconds,

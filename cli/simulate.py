@@ -14,6 +14,15 @@ from coinflower.accounting.errors import UserError
 from coinflower.cli.output import JsonFlag, number, print_json
 from coinflower.cli.privacy import Cap
 from coinflower.cli.sources import Partition, Schema
+from coinflower.cli.update_options import (
+    AveragingOption,
+    NesterovOption,
+    OptimizerOption,
+    ScheduleOption,
+    WarmUpOption,
+    WeightDecayOption,
+    make_update,
+)
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 from coinflower.protocol.modes import Mode
@@ -61,10 +70,17 @@ def simulate(
     ] = 1.0,
     clip_norm: Annotated[float, typer.Option(help="Clip norm C.")] = 1.0,
     cap: Cap = math.inf,
+    optimizer: OptimizerOption = "sgd",
     learning_rate: Annotated[
-        float | None, typer.Option(help="Step size (default: the paper's).")
+        float | None,
+        typer.Option(help="Step size (default: the paper's for sgd; 0.01 for adam and adamw)."),
     ] = None,
     momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.9,
+    nesterov: NesterovOption = False,
+    weight_decay: WeightDecayOption = 0.0,
+    schedule: ScheduleOption = "constant",
+    warm_up_rounds: WarmUpOption = 0,
+    averaging: AveragingOption = None,
     model: Annotated[str, typer.Option(help="paper-cnn or package.module:function.")] = "paper-cnn",
     evaluate_every: Annotated[int, typer.Option(help="Iterations between evaluations.")] = 50,
     split: Annotated[str | None, typer.Option(help="Split of EMNIST (default: byclass).")] = None,
@@ -110,8 +126,16 @@ def simulate(
         availability=availability,
         clip_norm=clip_norm,
         cap=cap,
-        learning_rate=learning_rate,
-        momentum=momentum,
+        update=make_update(
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=weight_decay,
+            schedule=schedule,
+            warm_up_rounds=warm_up_rounds,
+            averaging=averaging,
+        ),
         model=model,
         evaluate_every=evaluate_every,
         split=split,

@@ -15,17 +15,20 @@ from coinflower.learning.models import (
     load_parameters,
 )
 from coinflower.learning.noise import FixedPoint, add_noise, fine_cell
+from coinflower.learning.optimizer import Optimizer, Update
 from coinflower.learning.randomness import Randomness, SecureRandom, SeededRandom
-from coinflower.learning.update import evaluate, mean_gradient, sgd_step
+from coinflower.learning.update import evaluate, mean_gradient
 
 __all__ = [
     "Dataset",
     "FixedPoint",
     "Groups",
+    "Optimizer",
     "Randomness",
     "Records",
     "SecureRandom",
     "SeededRandom",
+    "Update",
     "add_noise",
     "build_model",
     "cap_factors",
@@ -41,7 +44,6 @@ __all__ = [
     "model_for",
     "partition",
     "refuse_mixing_layers",
-    "sgd_step",
     "to_tensor",
     "trial",
     "with_test_part",

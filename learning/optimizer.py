@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -80,6 +80,10 @@ class Update:
             return self.step_size
         done = (round_ - 1 - self.warm_up_rounds) / max(1, rounds - self.warm_up_rounds)
         return self.step_size * (1 + math.cos(math.pi * done)) / 2
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return what is stated as plain values."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     def describe(self) -> str:
         """Return the update in a few words."""
@@ -170,10 +174,12 @@ class Optimizer:
             expected = {_STEPS}
         if self._averaged is not None:
             expected.add(_AVERAGED)
-        self._steps = int(memory[_STEPS][0]) if _STEPS in memory else 0
+        self._steps = int(memory[_STEPS][0])
         if self._steps == 0:
             expected -= {"momentum_buffer", "exp_avg", "exp_avg_sq"}
-        if set(memory) != expected or any(
+        # A buffer that nobody needs does no harm; SGD without momentum used to keep one.
+        spare = {"momentum_buffer"} if self._update.optimizer == "sgd" else set()
+        if not expected <= set(memory) <= expected | spare or any(
             value.shape != self.weights.shape for name, value in memory.items() if name != _STEPS
         ):
             raise UserError(
@@ -187,6 +193,27 @@ class Optimizer:
             state["step"] = torch.tensor(float(self._steps))
         if self._averaged is not None:
             self._averaged = memory[_AVERAGED].astype(np.float32)
+
+
+def kept_memory(
+    tensors: Mapping[str, NDArray[np.generic]], *, steps: int, size: int
+) -> dict[str, NDArray[np.generic]]:
+    """Return the memory that a file holds, by the names that earlier versions gave it as well.
+
+    Raises:
+        ValueError: It is not one that any optimizer left.
+    """
+    memory = dict(tensors)
+    if "velocity" in memory:
+        memory["momentum_buffer"] = memory.pop("velocity")
+        memory[_STEPS] = np.array([steps], dtype=np.int64)
+    for name, value in memory.items():
+        wanted, shape = (np.int64, (1,)) if name == _STEPS else (np.float32, (size,))
+        if value.dtype != wanted or value.shape != shape or not np.isfinite(value).all():
+            raise UserError(f"{name} does not hold {shape[0]} finite values of {wanted.__name__}")
+    if _STEPS not in memory or memory[_STEPS][0] < 0:
+        raise UserError("it does not say how many steps were taken")
+    return memory
 
 
 _MOMENTS = {"sgd": ("momentum_buffer",), "adam": (m := ("exp_avg", "exp_avg_sq")), "adamw": m}

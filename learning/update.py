@@ -37,14 +37,6 @@ def mean_gradient(noisy_sum: Vector, *, p: float, q: float, declared_total: int)
     return (noisy_sum / scale).astype(np.float32, copy=False)
 
 
-def sgd_step(
-    weights: Vector, velocity: Vector, gradient: Vector, *, learning_rate: float, momentum: float
-) -> tuple[Vector, Vector]:
-    """Return the new weights w − η·v' and the new velocity v' = momentum·v + g."""
-    velocity = (momentum * velocity + gradient).astype(np.float32, copy=False)
-    return (weights - learning_rate * velocity).astype(np.float32, copy=False), velocity
-
-
 def evaluate(
     model: nn.Module,
     inputs: torch.Tensor | NDArray[np.generic],

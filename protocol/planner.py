@@ -139,6 +139,11 @@ class Proposal:
         )
 
     @property
+    def learning_rate(self) -> float:
+        """The learning rate to begin with, at the plan's momentum."""
+        return learning_rates(self.noise_share, self.wishes.parameters)[1]
+
+    @property
     def learning_rate_range(self) -> list[float]:
         """The least and the largest learning rate worth trying."""
         least, _, largest = learning_rates(self.noise_share, self.wishes.parameters)
@@ -156,7 +161,9 @@ class Proposal:
             "[terms]",
         ]
         fields = self.terms.to_fields()
-        return "\n".join([*lines, *(f"{key} = {_toml(fields[key])}" for key in fields), ""])
+        lines += [f"{key} = {_toml(fields[key])}" for key in fields]
+        lines += ["", "[update]", f"learning_rate = {self.learning_rate!r}"]
+        return "\n".join([*lines, f"momentum = {MOMENTUM!r}", ""])
 
     @property
     def policy(self) -> str:
@@ -180,8 +187,8 @@ class Proposal:
             f"coinflower run --clients {min(wishes.clients, _MOST_TRIAL_CLIENTS)} "
             f"--data {shlex.quote(wishes.data)} --mode {terms.mode} -p {terms.p!r} -q {terms.q!r} "
             f"--sigma {terms.noise_multiplier!r} --delta {wishes.delta!r} --rounds {terms.rounds} "
-            f"--model {shlex.quote(terms.model)} --learning-rate {terms.learning_rate!r} "
-            f"--momentum {terms.momentum!r}" + (f" --cap {terms.cap!r}" * terms.is_capped)
+            f"--model {shlex.quote(terms.model)} --learning-rate {self.learning_rate!r} "
+            f"--momentum {MOMENTUM!r}" + (f" --cap {terms.cap!r}" * terms.is_capped)
         )
         return {
             "trial": [trial],
@@ -204,9 +211,9 @@ class Proposal:
             "terms": self.terms.to_fields(),
             "terms_epsilon": self.epsilon,
             "noise_share": self.noise_share,
-            "learning_rate": self.terms.learning_rate,
+            "learning_rate": self.learning_rate,
             "learning_rate_range": self.learning_rate_range,
-            "momentum": self.terms.momentum,
+            "momentum": MOMENTUM,
             "settings_toml": self.settings,
             "policy_toml": self.policy,
             "commands": self.commands,
@@ -271,9 +278,6 @@ def propose(wishes: Wishes, split: Split) -> Proposal:
     """Return the experiment with p, q, cap and noise of a split, rounded to the side of privacy."""
     q = _rounded(split.q, up=False)
     sigma = _rounded(split.sigma, up=True)
-    batch = split.p * q * wishes.clients * wishes.d
-    noise = noise_share(wishes.mode, clients=wishes.clients, p=split.p, sigma=sigma, batch=batch)
-    _, learning_rate, _ = learning_rates(noise, wishes.parameters)
     while True:
         terms = Terms(
             experiment=wishes.experiment,
@@ -287,8 +291,6 @@ def propose(wishes: Wishes, split: Split) -> Proposal:
             rounds_per_invitation=usual_rounds_per_invitation(wishes.rounds),
             model=wishes.model or usual_model(small_images=wishes.data == "digits"),
             classes=wishes.classes,
-            learning_rate=learning_rate,
-            momentum=MOMENTUM,
         )
         cost = terms.round_cost(wishes.d)
         assert cost is not None

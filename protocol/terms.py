@@ -39,6 +39,7 @@ _NOISE_MULTIPLIERS = (1e-6, 1e6)
 _PRICED_PROBABILITIES = (1e-9, 1.0)
 _PRICED_NOISE = (1e-3, 1e4)
 _REALS = ("p", "q", "clip_norm", "cap", "noise_multiplier", "learning_rate", "momentum")
+_OPTIONAL = ("learning_rate", "momentum")
 
 
 @strict
@@ -58,8 +59,9 @@ class Terms:
         rounds_per_invitation: How many coins one invitation asks for.
         model: Name of the model, installed at the client.
         classes: Number of classes that it distinguishes.
-        learning_rate: Step size of the server.
-        momentum: Momentum of the server.
+        learning_rate: Step size, in terms of earlier versions. It costs no ε, so it is a setting of
+            the server now.
+        momentum: The same.
         schema: Hash of the schema that clients read their tables by; left out where the terms are
             written if there is none.
         scheme: Name of the scheme that charges a round; may be left out, but not be another than
@@ -75,8 +77,8 @@ class Terms:
     rounds: Annotated[int, Field(ge=1, le=1_000_000)]
     model: Text
     classes: Annotated[int, Field(ge=2, le=100_000)]
-    learning_rate: Positive
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    learning_rate: Positive | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     cap: Cap = math.inf
     rounds_per_invitation: Count = 1
     schema: Sha256 | None = None
@@ -94,6 +96,8 @@ class Terms:
                 f"rounds_per_invitation = {self.rounds_per_invitation} is more than the "
                 f"{self.rounds} rounds planned."
             )
+        if self.learning_rate is not None and self.momentum is None:
+            object.__setattr__(self, "momentum", 0.0)
         self._check_noise()
         self._check_cap()
         if not self.mode.flips_coins and self.p != 1:
@@ -164,7 +168,10 @@ class Terms:
         """Return the terms as plain values, the scheme that charges them included."""
         fields = {**dataclasses.asdict(self), "mode": str(self.mode), "scheme": self._scheme_name}
         # 1, 1.0 and -0.0, 0.0 are equal, so they must be written, and hashed, alike.
-        fields.update({name: fields[name] + 0.0 for name in _REALS})
+        for name in _OPTIONAL:
+            if fields[name] is None:
+                del fields[name]
+        fields.update({name: fields[name] + 0.0 for name in _REALS if name in fields})
         if math.isinf(self.clip_norm):
             fields["clip_norm"] = "infinite"
         if not self.is_capped:
@@ -211,10 +218,6 @@ class Terms:
         strong ones charged and the weak ones answered.
         """
         return f"{self.experiment}#{self.hash}"
-
-
-USUAL_LEARNING_RATE = 2.0
-"""Step size of whoever does not choose one."""
 
 
 def usual_rounds_per_invitation(rounds: int) -> int:

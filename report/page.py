@@ -139,7 +139,6 @@ def describe_terms(terms: Terms) -> list[Statement]:
         *[("cap on a client's whole sum", _capped(terms))] * terms.is_capped,
         ("noise multiplier σ", rounded_up(terms.noise_multiplier, 6)),
         ("rounds planned", f"{terms.rounds:,}, {terms.rounds_per_invitation} per invitation"),
-        ("learning rate, momentum", f"{terms.learning_rate:g}, {terms.momentum:g}"),
         ("hash of the terms", terms.hash),
     ]
     return [Statement(question=question, answer=answer) for question, answer in lines]

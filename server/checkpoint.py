@@ -17,6 +17,7 @@ from safetensors.numpy import save as save_tensors
 
 from coinflower.accounting import validation
 from coinflower.accounting.errors import UserError
+from coinflower.learning.optimizer import kept_memory
 
 logger = logging.getLogger("coinflower.server")
 
@@ -36,21 +37,21 @@ class Checkpoint:
 
     Attributes:
         weights: The model's.
-        velocity: The optimizer's.
+        memory: The optimizer's.
         round: How many rounds were played.
         notes: What else is kept with it, by name.
     """
 
     weights: Vector
-    velocity: Vector
+    memory: Mapping[str, npt.NDArray[Any]]
     round: int
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         """Write the state so that after a crash the file holds this state or the one before."""
         tensors: dict[str, npt.NDArray[Any]] = {
+            **self.memory,
             "weights": self.weights,
-            "velocity": self.velocity,
             "round": np.array([self.round], dtype=np.int64),
         }
         write_atomically(path, save_tensors(tensors, metadata=dict(self.notes)))
@@ -65,16 +66,16 @@ class Checkpoint:
         try:
             with safe_open(path, "numpy") as file:
                 notes = file.metadata() or {}
-                weights, velocity = file.get_tensor("weights"), file.get_tensor("velocity")
-                (round_,) = file.get_tensor("round")
-            if weights.shape != velocity.shape or weights.ndim != 1:
-                raise UserError(f"weights {weights.shape} and velocity {velocity.shape}")
-            if weights.dtype != np.float32 or velocity.dtype != np.float32:
-                raise UserError("values that are not in single precision")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            weights = tensors.pop("weights")
+            (round_,) = tensors.pop("round")
+            if weights.ndim != 1 or weights.dtype != np.float32:
+                raise UserError("weights is not a vector in single precision")
             validation.require_count("round", round_, least=0)
-        except (SafetensorError, TypeError, ValueError) as error:
+            memory = kept_memory(tensors, steps=int(round_), size=weights.size)
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"The checkpoint {path} is damaged: {error}.") from None
-        return cls(weights=weights, velocity=velocity, round=int(round_), notes=notes)
+        return cls(weights=weights, memory=memory, round=int(round_), notes=notes)
 
 
 class CheckpointFolder:
@@ -114,7 +115,7 @@ class CheckpointFolder:
         if not path.exists():
             return None
         checkpoint = Checkpoint.read(path)
-        if not np.isfinite([checkpoint.weights, checkpoint.velocity]).all():
+        if not np.isfinite(checkpoint.weights).all():
             raise UserError(f"The checkpoint {path} is damaged: values that are not finite.")
         if "terms" not in checkpoint.notes:
             raise UserError(f"The checkpoint {path} is damaged: it does not name its terms.")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tomli_w
 from pydantic import Field
 
+from coinflower.learning.optimizer import Update
 from coinflower.protocol.strict import Count, Index, Positive, Text, load, strict
 from coinflower.protocol.terms import Terms
 from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
@@ -35,6 +36,7 @@ class Settings:
         round_seconds: From the beginning of a round to that of the next, so that other clients
             cannot tell from the length of a round who takes part; None begins it as soon as
             possible.
+        update: How the model steps; costs no ε, so that clients need not agree to it.
         evaluate_every: Rounds between two measurements of accuracy.
         resume: Continue from the checkpoint in ``state``.
         largest_declared_size: Clients that declare more records than this stay out.
@@ -53,6 +55,7 @@ class Settings:
     reply_seconds: Positive = 60.0
     poll_seconds: Positive = 0.05
     round_seconds: Positive | None = None
+    update: Update = Update()
     evaluate_every: Count = 5
     resume: bool = False
     largest_declared_size: Size = SizeLimits.each
@@ -65,11 +68,12 @@ def save_settings(settings: Settings, path: Path) -> None:
     table: dict[str, Any] = {
         key: value
         for key, value in vars(settings).items()
-        if value is not None and key not in ("terms", "state", "schema")
+        if value is not None and key not in ("terms", "state", "schema", "update")
     }
     table["state"] = str(settings.state.absolute())
     if settings.schema is not None:
         table["schema"] = str(settings.schema.absolute())
+    table["update"] = settings.update.to_fields()
     table["terms"] = settings.terms.to_fields()
     path.write_text(tomli_w.dumps(table))
 

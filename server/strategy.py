@@ -2,8 +2,8 @@
 
 In each round the model goes to the clients whose coin said yes (to all in modes ``untrusted`` and
 ``covered``; invitations ask for the coins of a block of rounds). Their sums are added up as they
-arrive, noise is added, the total is scaled by 1/(p·q·Σd) over the available clients, and SGD with
-momentum takes a step.
+arrive, noise is added, the total is scaled by 1/(p·q·Σd) over the available clients, and the
+optimizer takes a step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning import Randomness, mean_gradient, sgd_step
+from coinflower.learning import Optimizer, Randomness, Update, mean_gradient
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import RunningSum
@@ -47,15 +47,16 @@ class RandomParticipation(Strategy):
         randomness: Where central noise comes from.
         attendance: How many clients to wait for, and for how long.
         sizes: How much data clients may declare.
+        update: How the model steps.
         round_seconds: From the beginning of a round to that of the next; see
             `coinflower.server.pace`.
-        on_round: Called after every round with its weights.
+        on_round: Called after every round with the model to keep.
     """
 
     _roster: Roster  # this and what follows: from `start` on
     _invitations: Invitations
     _pace: Pace
-    _state: Checkpoint
+    _model: Optimizer
     _received: RunningSum
 
     def __init__(
@@ -66,6 +67,7 @@ class RandomParticipation(Strategy):
         randomness: Randomness,
         attendance: Attendance | None = None,
         sizes: SizeLimits | None = None,
+        update: Update | None = None,
         round_seconds: float | None = None,
         on_round: Callable[[RoundReport, Vector], None] = lambda _, __: None,
     ) -> None:
@@ -76,6 +78,8 @@ class RandomParticipation(Strategy):
         self._sizes = sizes
         self._on_round = on_round
         self._round_seconds = round_seconds
+        self._update = update_of(terms, update)
+        self._round = 0
         self._asked: dict[int, int] = {}
         self._available: dict[int, int] = {}
 
@@ -119,18 +123,18 @@ class RandomParticipation(Strategy):
         self._restore(initial_arrays)
         result = Result()
         last = min(num_rounds, self._terms.rounds)
-        first = max(self._state.round, self._checkpoints.used_through()) + 1
+        first = max(self._round, self._checkpoints.used_through()) + 1
         if first <= last:  # a run that is complete needs nobody
             self._attendance.wait(self._roster, gather=True)
         for round_ in range(first, last + 1):
             self._attendance.wait(self._roster)
-            self._on_round(self._play(round_, prompt), self._state.weights)
-        result.arrays = self._arrays()
+            self._on_round(self._play(round_, prompt), self._model.kept)
+        result.arrays = _arrays(self._model.kept)
         return result
 
     def _play(self, round_: int, grid: PromptGrid) -> RoundReport:
         asks_for_coins = not self._terms.mode.answers_always
-        models = self.configure_train(round_, self._arrays(), ConfigRecord(), grid)
+        models = self.configure_train(round_, _arrays(self._model.weights), ConfigRecord(), grid)
         self._pace.await_tick()
         started = time.monotonic()
         if asks_for_coins and self._pace.fixed:
@@ -198,7 +202,7 @@ class RandomParticipation(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add up the replies as they come; with enough clients, add noise, scale and step."""
-        received = self._received = RunningSum(self._terms, self._state.weights.size, self._asked)
+        received = self._received = RunningSum(self._terms, self._model.weights.size, self._asked)
         for reply in replies:
             self._roster.echoes.note_answer(reply)
             received.add(reply)
@@ -209,7 +213,7 @@ class RandomParticipation(Strategy):
         if not self._attendance.suffices(len(self._available), server_round, self._roster):
             return None, None
         self._step(server_round, received)
-        return self._arrays(), None
+        return _arrays(self._model.weights), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -240,12 +244,19 @@ class RandomParticipation(Strategy):
                 f"{weights.size}; has the model changed since the run began?"
             )
         if saved is None:
-            saved = Checkpoint(weights=weights, velocity=np.zeros_like(weights), round=0)
-            self._checkpoints.save(saved)
-        self._state = saved
+            self._model = Optimizer(self._update, weights, rounds=self._terms.rounds)
+            self._save()
+        else:
+            self._model = Optimizer(
+                self._update, saved.weights, rounds=self._terms.rounds, memory=saved.memory
+            )
+            self._round = saved.round
 
-    def _arrays(self) -> ArrayRecord:
-        return ArrayRecord({messages.VECTOR: Array(self._state.weights)})
+    def _save(self) -> None:
+        model = self._model
+        self._checkpoints.save(
+            Checkpoint(weights=model.weights, memory=model.memory, round=self._round)
+        )
 
     def _step(self, round_: int, received: RunningSum) -> None:
         gradient = mean_gradient(
@@ -254,17 +265,31 @@ class RandomParticipation(Strategy):
             q=self._terms.q,
             declared_total=sum(self._available.values()),
         )
-        weights, velocity = sgd_step(
-            self._state.weights,
-            self._state.velocity,
-            gradient,
-            learning_rate=self._terms.learning_rate,
-            momentum=self._terms.momentum,
-        )
-        if not np.isfinite(weights).all():
+        self._model.step(gradient, round_)
+        if not np.isfinite(self._model.weights).all():
             raise DivergedError(
                 f"Round {round_} led to a model with values that are not finite; a smaller "
                 "learning rate, or a finite clip norm, may help."
             )
-        self._state = Checkpoint(weights=weights, velocity=velocity, round=round_)
-        self._checkpoints.save(self._state)
+        self._round = round_
+        self._save()
+
+
+def update_of(terms: Terms, update: Update | None) -> Update:
+    """Return how the model steps: as the settings say, or as terms of earlier versions do.
+
+    Raises:
+        ValueError: Both say it.
+    """
+    if terms.learning_rate is None:
+        return update or Update()
+    if update not in (None, Update()):
+        raise UserError(
+            f"[terms] has learning_rate = {terms.learning_rate:g}, but [update] says how the model "
+            "steps; leave it out of [terms]."
+        )
+    return Update(learning_rate=terms.learning_rate, momentum=terms.momentum or 0.0)
+
+
+def _arrays(weights: Vector) -> ArrayRecord:
+    return ArrayRecord({messages.VECTOR: Array(weights)})

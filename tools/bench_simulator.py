@@ -27,7 +27,7 @@ from coinflower.experiments.simulator.peak_memory import keep_freed_memory
 from coinflower.experiments.simulator.scenarios import MEAN_BATCH, SETTINGS, synthetic_data
 from coinflower.experiments.simulator.simulation import generator_of
 from coinflower.experiments.simulator.simulator import Scenario, Simulator
-from coinflower.learning import Dataset, SecureRandom, build_model, to_tensor
+from coinflower.learning import Dataset, SecureRandom, Update, build_model, to_tensor
 from coinflower.protocol.modes import Mode
 from tools.compare_simulators import measure, watch
 
@@ -157,9 +157,8 @@ def _simulator(data: Dataset, clients: int, *, cap: float = math.inf) -> Simulat
             clip_norm=CLIP_NORM,
             noise_multiplier=SIGMA,
             noise=Mode.TRUSTED,
-            learning_rate=RATE,
-            momentum=MOMENTUM,
             cap=cap,
+            update=Update(learning_rate=RATE, momentum=MOMENTUM),
         ),
         data.train.take(slice(rows)),
         build_model("paper-cnn", classes=data.classes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_up
 from coinflower.learning import (
     Dataset,
+    Update,
     load_data,
     model_for,
     partition,
@@ -29,7 +30,7 @@ from coinflower.learning.data.own_loader import is_own_loader
 from coinflower.learning.data.partitions import file_count
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy, Share
-from coinflower.protocol.terms import USUAL_LEARNING_RATE, Terms, usual_model
+from coinflower.protocol.terms import Terms, usual_model
 from coinflower.server.settings import Settings, save_settings
 
 # A budget that nobody stated is what the noise costs, with room for the last digit only.
@@ -58,8 +59,7 @@ class Plan:
         rounds: Number of rounds.
         rounds_per_invitation: Coins per invitation.
         model: Model; chosen by image size if None.
-        learning_rate: Step size.
-        momentum: Momentum.
+        update: How the model steps.
         evaluate_every: Rounds between two evaluations.
         poll_seconds: Pause of the server between two looks for replies.
         round_seconds: From the beginning of a round to that of the next; None starts it at once.
@@ -84,8 +84,7 @@ class Plan:
     rounds: int
     rounds_per_invitation: int
     model: str | None = None
-    learning_rate: float = USUAL_LEARNING_RATE
-    momentum: float = 0.0
+    update: Update = field(default_factory=Update)
     evaluate_every: int = 5
     poll_seconds: float = 0.05
     round_seconds: float | None = None
@@ -180,6 +179,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
             least_clients=clients if plan.waits_for_all else 1,
             expected_clients=clients,
             no_other_clients=True,
+            update=plan.update,
             evaluate_every=plan.evaluate_every,
             poll_seconds=plan.poll_seconds,
             round_seconds=plan.round_seconds,
@@ -227,8 +227,6 @@ def _terms(
         model=plan.model or usual_model(small_images=small_images),
         classes=data.classes,
         schema=data.train.schema,
-        learning_rate=plan.learning_rate,
-        momentum=plan.momentum,
     )
     _require_within_budget(plan, terms, largest_size)
     return terms

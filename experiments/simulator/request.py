@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from coinflower.accounting import validation
@@ -12,6 +12,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.scenarios import SETTINGS, analysis_of
 from coinflower.experiments.simulator.simulation import STATE
 from coinflower.experiments.simulator.simulator import CENTRAL, NOISES, parse_noise
+from coinflower.learning import Update
 from coinflower.learning.data.partitions import HOW
 from coinflower.protocol.modes import Mode
 
@@ -40,8 +41,7 @@ class Request:
         availability: Probability that a client is there.
         clip_norm: Clip norm.
         cap: Bound on each client's sum, in clip norms; infinite for none.
-        learning_rate: Step size; the paper's by default.
-        momentum: Momentum.
+        update: How the model steps; SGD's step size is the paper's by default.
         model: Model.
         evaluate_every: Iterations between two evaluations.
         split: Split of EMNIST.
@@ -67,8 +67,7 @@ class Request:
     availability: float = 1.0
     clip_norm: float = 1.0
     cap: float = math.inf
-    learning_rate: float | None = None
-    momentum: float = 0.9
+    update: Update = field(default_factory=lambda: Update(momentum=0.9))
     model: str = "paper-cnn"
     evaluate_every: int = 50
     split: str | None = None
@@ -90,8 +89,6 @@ class Request:
         validation.require_probability("availability", self.availability)
         validation.require_positive("clip norm", self.clip_norm)
         validation.require_cap(self.cap)
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"momentum = {self.momentum} must lie in [0, 1).")
         self._check_options()
         self._refuse_contradictions()
         if self.out is not None and (self.out / STATE).exists() and not self.resume:
@@ -100,12 +97,12 @@ class Request:
     def _check_options(self) -> None:
         """Check what may be left out."""
         positive = {"sigma": self.sigma, "total epsilon": self.total_epsilon}
-        for field, value in {**positive, "learning rate": self.learning_rate}.items():
+        for name, value in positive.items():
             if value is not None:
-                validation.require_positive(field, value)
-        for field, value in {"p": self.p, "q": self.q}.items():
+                validation.require_positive(name, value)
+        for name, value in {"p": self.p, "q": self.q}.items():
             if value is not None:
-                validation.require_probability(field, value)
+                validation.require_probability(name, value)
         if self.clients is not None:
             validation.require_count("clients", self.clients, least=1)
         if self.seed is not None:
@@ -125,11 +122,11 @@ class Request:
             )
         if self.chosen_scheme != NO_SCHEME:
             return
-        for field, value in {"sigma": self.sigma, "total epsilon": self.total_epsilon}.items():
+        for name, value in {"sigma": self.sigma, "total epsilon": self.total_epsilon}.items():
             if value is not None:
                 none = "noise" if self.noise == Mode.NONE else "scheme"
                 raise UserError(
-                    f"{none} = 'none' adds no noise, but {field} = {value:g} asks for some; leave "
+                    f"{none} = 'none' adds no noise, but {name} = {value:g} asks for some; leave "
                     "out one of them."
                 )
 

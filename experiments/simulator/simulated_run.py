@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from coinflower.experiments.simulator.simulation import (
     sources_of,
 )
 from coinflower.experiments.simulator.simulator import Scenario, Simulator, parse_noise
-from coinflower.learning import Dataset, evaluate, load_parameters, model_for
+from coinflower.learning import Dataset, Update, evaluate, load_parameters, model_for
 from coinflower.server.checkpoint import write_atomically
 
 
@@ -77,12 +78,12 @@ def run_request(
     begun = _begun(request)
     federation = federation_of(request, data)
     sigma = sigma_of(request, federation) if begun is None else _kept_sigma(request, begun)
-    rate = request.learning_rate
-    if rate is None:
-        rate = paper.learning_rate_of(request.chosen_scheme)
+    update = request.update
+    if update.learning_rate is None and update.optimizer == "sgd":
+        update = replace(update, learning_rate=paper.learning_rate_of(request.chosen_scheme))
     terms: Terms = {TOTAL_EPSILON: request.total_epsilon}
     if request.out is not None:
-        terms |= _terms(request, data, federation, sigma, rate)
+        terms |= _terms(request, data, federation, sigma, update)
     if begun is not None:
         begun.require_same(terms)
         if request.total_epsilon is None:
@@ -111,8 +112,8 @@ def run_request(
             clip_norm=request.clip_norm,
             noise_multiplier=sigma,
             noise=noise,
-            learning_rate=rate,
-            momentum=request.momentum,
+            update=update,
+            iterations=request.iterations,
             availability=request.availability,
             cap=request.cap,
         ),
@@ -137,9 +138,9 @@ def run_request(
         stopped=stopped,
         note=note,
     )
-    results = _figures(request, federation, sigma, rate, curve)
+    results = _figures(request, federation, sigma, update, curve)
     if tuning is not None:
-        load_parameters(model, simulator.weights)
+        load_parameters(model, simulator.optimizer.kept)
         results["tuning_accuracy"] = evaluate(model, tuning.test.inputs, tuning.test.targets)
     if request.out is not None:
         _write_results(request.out / "results.json", results, note)
@@ -189,7 +190,7 @@ def _kept_sigma(request: Request, begun: State) -> float:
 
 
 def _terms(
-    request: Request, data: Dataset, federation: Federation, sigma: float, rate: float
+    request: Request, data: Dataset, federation: Federation, sigma: float, update: Update
 ) -> Terms:
     """Return all that cost and training depend on, so that nobody resumes with other terms."""
     records = len(data.train)
@@ -209,10 +210,20 @@ def _terms(
         "delta": request.delta,
         "clip norm": request.clip_norm,
         "cap": request.cap if math.isfinite(request.cap) else None,
-        "learning rate": rate,
-        "momentum": request.momentum,
+        **_stated(update, request.iterations),
         "model": request.model,
     }
+
+
+def _stated(update: Update, iterations: int) -> Terms:
+    """Return what the training depends on, which a schedule makes the number of iterations."""
+    usual = Update().to_fields()
+    stated = {
+        name.replace("_", " "): value
+        for name, value in update.to_fields().items()
+        if usual.get(name) != value
+    }
+    return stated | ({"iterations": iterations} if update.schedule != "constant" else {})
 
 
 def _digest(*arrays: npt.NDArray[Any]) -> str:
@@ -223,7 +234,7 @@ def _digest(*arrays: npt.NDArray[Any]) -> str:
 
 
 def _figures(
-    request: Request, federation: Federation, sigma: float, rate: float, curve: Curve
+    request: Request, federation: Federation, sigma: float, update: Update, curve: Curve
 ) -> dict[str, Any]:
     noise = parse_noise(request.noise)
     analysis = analysis_of(noise)
@@ -244,7 +255,9 @@ def _figures(
         "d": federation.largest,
         "smallest_d": int(federation.sizes.min()),
         "mean_batch": curve.records / max(1, curve.iterations),
-        "learning_rate": rate,
+        "learning_rate": update.step_size,
+        "optimizer": update.optimizer,
+        "update": update.describe(),
         "noise": request.noise,
         "data": request.data,
         "insecure": request.seed is not None,

@@ -64,7 +64,7 @@ class State:
 
     Attributes:
         path: The file.
-        checkpoint: Weights and velocity.
+        checkpoint: Weights and optimizer.
         curve: What it came to so far.
         terms: How it began.
     """
@@ -144,7 +144,7 @@ def simulate(
 
 
 def _accuracy(simulator: Simulator, model: nn.Module, data: Dataset) -> float:
-    load_parameters(model, simulator.weights)
+    load_parameters(model, simulator.optimizer.kept)
     return evaluate(model, data.test.inputs, data.test.targets)
 
 
@@ -158,8 +158,8 @@ def _save(
     if path is None:
         return
     checkpoint = Checkpoint(
-        weights=simulator.weights,
-        velocity=simulator.velocity,
+        weights=simulator.optimizer.weights,
+        memory=simulator.optimizer.memory,
         round=curve.iterations,
         notes={"curve": json.dumps(dataclasses.asdict(curve)), "terms": json.dumps(terms)},
     )
@@ -174,9 +174,9 @@ def _save(
 
 def _restore(simulator: Simulator, begun: State) -> Curve:
     kept = begun.checkpoint
-    if kept.weights.shape != simulator.weights.shape:
+    if kept.weights.shape != simulator.optimizer.weights.shape:
         raise UserError(f"{begun.path} holds another model; choose another folder.")
-    simulator.weights, simulator.velocity = kept.weights, kept.velocity
+    simulator.resume(kept)
     return begun.curve
 
 

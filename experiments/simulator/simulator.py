@@ -21,18 +21,20 @@ from coinflower.accounting.errors import UserError
 from coinflower.learning import (
     FixedPoint,
     Groups,
+    Optimizer,
     Randomness,
     Records,
+    Update,
     add_noise,
     clipped_gradient_sum,
     fine_cell,
     flatten_parameters,
     load_parameters,
     mean_gradient,
-    sgd_step,
     to_tensor,
 )
 from coinflower.protocol.modes import Mode, parse_mode
+from coinflower.server.checkpoint import Checkpoint
 
 Rows = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
@@ -61,8 +63,8 @@ class Scenario:
         clip_norm: Bound on each record's gradient.
         noise_multiplier: Noise over clip norm.
         noise: Who adds it: a mode, or all data in one place.
-        learning_rate: Step size.
-        momentum: Momentum.
+        update: How the model steps.
+        iterations: How many the schedule of the step size is for.
         availability: Probability that a client is there at all in an iteration.
         cap: Bound on each client's sum, in clip norms; infinite for none.
     """
@@ -73,8 +75,8 @@ class Scenario:
     clip_norm: float
     noise_multiplier: float
     noise: Noise
-    learning_rate: float
-    momentum: float
+    update: Update
+    iterations: int = 1
     availability: float = 1.0
     cap: float = math.inf
 
@@ -83,7 +85,6 @@ class Scenario:
         validation.require_probability("p", self.p)
         validation.require_probability("q", self.q)
         validation.require_probability("availability", self.availability)
-        validation.require_positive("learning rate", self.learning_rate)
         validation.require_cap(self.cap)
         if math.isfinite(self.cap) and not math.isfinite(self.clip_norm):
             raise UserError(
@@ -149,15 +150,25 @@ class Simulator:
         self._randomness = randomness
         self._ends = np.cumsum(scenario.sizes)
         self._equal = bool((scenario.sizes == scenario.sizes[0]).all())
-        self.weights: Vector = flatten_parameters(model).numpy()
-        self.velocity: Vector = np.zeros_like(self.weights)
+        self._played = 0
+        self.optimizer = Optimizer(
+            scenario.update, flatten_parameters(model).numpy(), rounds=scenario.iterations
+        )
+
+    def resume(self, kept: Checkpoint) -> None:
+        """Continue with the model and the optimizer of an earlier run."""
+        scenario = self._scenario
+        self._played = kept.round
+        self.optimizer = Optimizer(
+            scenario.update, kept.weights, rounds=scenario.iterations, memory=kept.memory
+        )
 
     def step(self) -> Draw:
         """Play one iteration."""
         draw = self.draw()
         scenario = self._scenario
         rows = draw.rows if self._rows is None else self._rows[draw.rows]
-        load_parameters(self._model, self.weights)
+        load_parameters(self._model, self.optimizer.weights)
         total: Vector = clipped_gradient_sum(
             self._model,
             to_tensor(self._records.inputs[rows]),
@@ -172,13 +183,8 @@ class Simulator:
         gradient = mean_gradient(
             total, p=scenario.p, q=scenario.q, declared_total=max(draw.available_size, 1)
         )
-        self.weights, self.velocity = sgd_step(
-            self.weights,
-            self.velocity,
-            gradient,
-            learning_rate=scenario.learning_rate,
-            momentum=scenario.momentum,
-        )
+        self._played += 1
+        self.optimizer.step(gradient, self._played)
         return draw
 
     def draw(self) -> Draw:

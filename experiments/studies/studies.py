@@ -17,6 +17,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.request import NO_SCHEME, Request, require_one_of
 from coinflower.experiments.simulator.scenarios import SETTINGS
 from coinflower.experiments.simulator.simulator import Noise
+from coinflower.learning import Update
 from coinflower.protocol.modes import Mode
 
 COMPARED = (NO_SCHEME, "cs", "paper", "certified", "wcs", "ols")
@@ -170,7 +171,7 @@ class Study:
             clients=case.clients,
             cap=case.cap,
             model=self.model,
-            learning_rate=rate,
+            update=Update(learning_rate=rate, momentum=0.9),
             evaluate_every=_interval(self.iterations),
             seed=seed,
         )

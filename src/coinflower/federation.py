@@ -99,6 +99,7 @@ def run(
     """
     from coinflower.deploy.local.cluster import Plan, prepare
     from coinflower.deploy.local.local_run import collect_results, run_cluster
+    from coinflower.learning import Update
     from coinflower.report.run import report_local_run
 
     chosen = parse_mode(mode)
@@ -117,7 +118,7 @@ def run(
         p=chosen.usual_p if p is None else p,
         q=Plan.q if q is None else q,
         cap=math.inf if cap is None else cap,
-        learning_rate=Plan.learning_rate if learning_rate is None else learning_rate,
+        update=Update(learning_rate=learning_rate),
         epsilon=epsilon,
         delta=delta,
         rounds=rounds,

@@ -39,7 +39,6 @@ def make_terms(mode):
         rounds=2,
         model="digits",
         classes=10,
-        learning_rate=1.0,
     )
 
 

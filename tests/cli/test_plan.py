@@ -180,8 +180,8 @@ def test_the_trial_runs_with_the_proposed_terms(monkeypatch):
     terms = made.terms
     assert (plan.p, plan.q, plan.sigma) == (terms.p, terms.q, terms.noise_multiplier)
     assert (plan.mode, plan.rounds, plan.model) == (terms.mode, terms.rounds, terms.model)
-    assert (plan.cap, plan.learning_rate) == (terms.cap, terms.learning_rate)
-    assert plan.momentum == terms.momentum
+    assert (plan.cap, plan.update.learning_rate) == (terms.cap, made.learning_rate)
+    assert plan.update.momentum == 0.9
 
 
 def test_a_wish_for_accuracy_asks_for_larger_batches():
@@ -224,7 +224,8 @@ def test_a_plan_needs_no_batch_and_names_all_that_is_chosen():
     assert {"p", "q", "cap", "sigma", "batch", "learning_rate"} <= set(found)
     least, largest = found["learning_rate_range"]
     assert least <= found["learning_rate"] <= largest
-    assert found["learning_rate"] == found["terms"]["learning_rate"]
+    settings = tomllib.loads(found["settings_toml"])
+    assert settings["update"] == {"learning_rate": found["learning_rate"], "momentum": 0.9}
     ratios = [each["signal_to_noise"] for each in found["splits"]]
     assert ratios == sorted(ratios, reverse=True)
 

@@ -114,7 +114,7 @@ def test_leaving_gives_back_what_was_not_played_and_is_for_good(
 def test_an_experiment_that_was_left_is_refused_under_other_terms_too(
     owner: Any, make_terms: Make, weights: bytes
 ) -> None:
-    terms, changed = make_terms(), make_terms(learning_rate=0.5)
+    terms, changed = make_terms(), make_terms(rounds=9)
     participant = enrolled(owner, terms)
     participant.enrol(changed)
     participant.leave(terms.ledger_key)

@@ -124,7 +124,6 @@ noise_multiplier = 1.5
 rounds = 4
 model = "digits"
 classes = 10
-learning_rate = 2.0
 """
     (folder / "settings.toml").write_text(settings)
     port = free_port(LOOPBACK)

@@ -15,6 +15,7 @@ from coinflower.experiments.simulator.simulation import Curve, read_state, simul
 from coinflower.experiments.simulator.simulator import CENTRAL, Scenario, Simulator
 from coinflower.learning import (
     SeededRandom,
+    Update,
     build_model,
     capped_sum,
     clipped_gradient_sum,
@@ -38,8 +39,7 @@ def simulator(digits, *, sizes=None, seed=0, **changes):
         "clip_norm": 1.0,
         "noise_multiplier": 1.0,
         "noise": Mode.TRUSTED,
-        "learning_rate": 0.5,
-        "momentum": 0.0,
+        "update": Update(learning_rate=0.5),
     }
     rows = np.arange(int(sizes.sum()))
     return Simulator(
@@ -61,7 +61,7 @@ def test_without_sampling_and_noise_it_is_gradient_descent(digits):
         clip_norm=math.inf,
         noise_multiplier=0.0,
         noise=Mode.NONE,
-        momentum=0.9,
+        update=Update(learning_rate=0.5, momentum=0.9),
     )
     model = build_model("digits", classes=10)
     weights, velocity = flatten_parameters(model).numpy(), 0.0
@@ -75,7 +75,7 @@ def test_without_sampling_and_noise_it_is_gradient_descent(digits):
         gradient = np.concatenate([w.grad.numpy().ravel() for w in model.parameters()])
         velocity = 0.9 * velocity + gradient
         weights = (weights - 0.5 * velocity).astype(np.float32)
-    np.testing.assert_allclose(run.weights, weights, atol=1e-5)
+    np.testing.assert_allclose(run.optimizer.weights, weights, atol=1e-5)
 
 
 def step_of_real_clients(run, draw, model, cap_norm):
@@ -211,11 +211,13 @@ def test_of_equal_clients_that_are_away_only_the_number_is_drawn(digits, monkeyp
     ],
 )
 def test_the_sum_carries_as_much_noise_as_its_model_says(digits, noise, variance):
-    run = simulator(digits, p=1.0, q=1e-9, noise_multiplier=2.0, noise=noise, learning_rate=1.0)
-    before = run.weights
+    run = simulator(
+        digits, p=1.0, q=1e-9, noise_multiplier=2.0, noise=noise, update=Update(learning_rate=1.0)
+    )
+    before = run.optimizer.weights
     run.step()
     scale = 1.0 * 1e-9 * 1000
-    added = (before - run.weights) * scale
+    added = (before - run.optimizer.weights) * scale
     # χ² with n degrees: relative spread sqrt(2/n); 6 of them on either side.
     spread = 6 * math.sqrt(2 / added.size)
     assert np.mean(added**2) == pytest.approx(variance, rel=spread, abs=1e-12)
@@ -254,7 +256,7 @@ def test_a_state_that_does_not_say_how_it_began_is_not_gone_on_with(digits, tmp_
     simulate(simulator(digits), model, digits, iterations=1, evaluate_every=1, folder=tmp_path)
     path = tmp_path / "simulation.safetensors"
     with safe_open(path, "numpy") as file:
-        tensors = {name: file.get_tensor(name) for name in ("weights", "velocity", "round")}
+        tensors = {name: file.get_tensor(name) for name in ("weights", "steps", "round")}
         curve = file.metadata()["curve"]
     save_file(tensors, path, metadata={"curve": curve})
     with pytest.raises(ValueError, match="does not say how its simulation began"):
@@ -289,8 +291,7 @@ def test_synthetic_data_can_be_learned():
             clip_norm=1.0,
             noise_multiplier=0.0,
             noise=Mode.NONE,
-            learning_rate=0.3,
-            momentum=0.9,
+            update=Update(learning_rate=0.3, momentum=0.9),
         ),
         data.train,
         model,

@@ -44,7 +44,11 @@ class Files:
         self._ledger = ledger.read_bytes()
         saved = CheckpointFolder(self._sound, HASH)
         vector = np.arange(8, dtype=np.float32)
-        saved.save(Checkpoint(weights=vector, velocity=vector, round=3))
+        saved.save(
+            Checkpoint(
+                weights=vector, memory={"momentum_buffer": vector, "steps": np.array([3])}, round=3
+            )
+        )
         saved.use_rounds_through(4)
         key = ec.generate_private_key(ec.SECP384R1())
         private = key.private_bytes(
@@ -103,8 +107,8 @@ class Files:
             return
         assert state is not None
         assert state.round >= 0
-        for vector in (state.weights, state.velocity):
-            assert vector.dtype == np.float32
+        assert state.weights.dtype == np.float32
+        for vector in (state.weights, *state.memory.values()):
             assert np.isfinite(vector).all()
 
     def _load_used_rounds(self, content: bytes) -> None:

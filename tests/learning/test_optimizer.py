@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -75,7 +77,7 @@ def test_what_was_handed_out_stays_as_it_was(update):
 def test_the_memory_of_another_update_or_model_is_refused():
     adam = Optimizer(Update(optimizer="adam"), start(), rounds=ROUNDS)
     adam.step(gradients()[0], 1)
-    with pytest.raises(ValueError, match="not one of sgd, learning rate 2, momentum 0.9"):
+    with pytest.raises(ValueError, match=r"not one of sgd, learning rate 2, momentum 0\.9"):
         Optimizer(Update(momentum=0.9), start(), rounds=ROUNDS, memory=adam.memory)
     with pytest.raises(ValueError, match="resume with the update"):
         Optimizer(
@@ -87,7 +89,7 @@ def test_the_step_size_warms_up_and_falls():
     update = Update(learning_rate=1.0, schedule="cosine", warm_up_rounds=3)
     rates = [update.rate(round_, 10) for round_ in range(1, 11)]
     assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
-    assert all(later < earlier for earlier, later in zip(rates[3:], rates[4:], strict=False))
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates[3:]))
     assert 0 < rates[-1] < 0.1
     assert {Update(learning_rate=0.5).rate(round_, 10) for round_ in range(1, 11)} == {0.5}
 

@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from coinflower.learning import (
@@ -11,7 +9,6 @@ from coinflower.learning import (
     flatten_parameters,
     load_parameters,
     mean_gradient,
-    sgd_step,
 )
 
 
@@ -25,35 +22,6 @@ def test_the_mean_gradient_divides_by_the_expected_batch():
 def test_an_expected_batch_of_nothing_is_refused(p, q, total):
     with pytest.raises(ValueError, match="must have only positive factors"):
         mean_gradient(np.zeros(2, np.float32), p=p, q=q, declared_total=total)
-
-
-@given(
-    learning_rate=st.floats(0.01, 1),
-    momentum=st.floats(0, 0.99),
-    gradients=st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=5),
-)
-def test_steps_are_those_of_torchs_sgd(learning_rate, momentum, gradients):
-    parameter = nn.Parameter(torch.tensor([1.5]))
-    optimiser = torch.optim.SGD([parameter], lr=learning_rate, momentum=momentum)
-    weights, velocity = np.array([1.5], np.float32), np.zeros(1, np.float32)
-    for gradient in gradients:
-        parameter.grad = torch.tensor([gradient])
-        optimiser.step()
-        weights, velocity = sgd_step(
-            weights,
-            velocity,
-            np.array([gradient], np.float32),
-            learning_rate=learning_rate,
-            momentum=momentum,
-        )
-        assert weights.dtype == velocity.dtype == np.float32
-    np.testing.assert_allclose(weights, parameter.detach().numpy(), rtol=1e-4, atol=1e-4)
-
-
-def test_a_step_leaves_its_arguments_alone():
-    weights, velocity = np.ones(2, np.float32), np.ones(2, np.float32)
-    sgd_step(weights, velocity, np.ones(2, np.float32), learning_rate=0.1, momentum=0.9)
-    assert weights.tolist() == velocity.tolist() == [1, 1]
 
 
 def brightest_corner() -> nn.Module:

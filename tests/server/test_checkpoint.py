@@ -16,10 +16,11 @@ from safetensors.numpy import save
 from coinflower.server.checkpoint import Checkpoint, CheckpointFolder, write_atomically
 
 VECTOR = np.arange(5, dtype=np.float32)
+MEMORY = {"exp_avg": -VECTOR, "exp_avg_sq": 2 * VECTOR, "steps": np.array([3])}
 
 
 def at(round_: int) -> Checkpoint:
-    return Checkpoint(weights=VECTOR + round_, velocity=-VECTOR, round=round_)
+    return Checkpoint(weights=VECTOR + round_, memory=MEMORY, round=round_)
 
 
 @pytest.fixture
@@ -41,8 +42,9 @@ def test_what_was_saved_is_loaded(folder: CheckpointFolder, tmp_path: Path) -> N
     assert loaded is not None
     assert loaded.round == 4
     assert np.array_equal(loaded.weights, VECTOR + 4)
-    assert np.array_equal(loaded.velocity, -VECTOR)
-    assert loaded.weights.dtype == loaded.velocity.dtype == np.float32
+    assert loaded.memory.keys() == MEMORY.keys()
+    assert all(np.array_equal(loaded.memory[name], value) for name, value in MEMORY.items())
+    assert loaded.weights.dtype == loaded.memory["exp_avg"].dtype == np.float32
 
 
 def test_used_rounds_survive(folder: CheckpointFolder, tmp_path: Path) -> None:
@@ -144,11 +146,25 @@ def test_a_truncated_checkpoint_is_named(
 TENSORS: dict[str, Any] = {"weights": VECTOR, "velocity": VECTOR, "round": np.array([1])}
 
 
+def test_a_checkpoint_of_an_earlier_version_keeps_its_momentum(
+    folder: CheckpointFolder, tmp_path: Path
+) -> None:
+    path = tmp_path / "state" / "checkpoint.safetensors"
+    path.write_bytes(save(TENSORS, metadata={"terms": "hash"}))
+    loaded = folder.load()
+    assert loaded is not None
+    assert loaded.memory["momentum_buffer"].tolist() == VECTOR.tolist()
+    assert loaded.memory["steps"].tolist() == [1]
+
+
 @pytest.mark.parametrize(
     ("changes", "metadata"),
     [
         ({"weights": None}, {"terms": "hash"}),
         ({"velocity": VECTOR[:2]}, {"terms": "hash"}),
+        ({"velocity": None}, {"terms": "hash"}),
+        ({"velocity": None, "steps": np.array([-1])}, {"terms": "hash"}),
+        ({"exp_avg": VECTOR[:2]}, {"terms": "hash"}),
         ({"weights": np.zeros((1, 5), np.float32)}, {"terms": "hash"}),
         ({"round": np.array([], np.int64)}, {"terms": "hash"}),
         ({"round": None}, {"terms": "hash"}),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from coinflower.learning import Update
 from coinflower.protocol.modes import Mode
 
 Make = Callable[..., Any]
@@ -28,7 +29,7 @@ def test_the_server_adds_the_noise_of_one(federation: Make) -> None:
 
     With q = 10⁻⁹ all samples are empty, so that nothing but noise moves the model.
     """
-    fed = federation(Mode.COVERED, learning_rate=1.0, q=1e-9, sizes=(16, 16))
+    fed = federation(Mode.COVERED, update=Update(learning_rate=1.0), q=1e-9, sizes=(16, 16))
     models = [fed.initial()]
     fed.run(evaluate=lambda _, weights: models.append(weights))
     scale = fed.terms.p * 1e-9 * 32 / fed.terms.noise_std

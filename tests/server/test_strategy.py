@@ -11,6 +11,7 @@ import pytest
 from flwr.app import Message
 from scipy import stats
 
+from coinflower.learning import Update
 from coinflower.learning.noise import lattice_cell
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
@@ -87,7 +88,13 @@ def test_messages_carry_the_documented_fields_and_no_others(federation: Make) ->
 
 
 def test_with_everybody_and_everything_it_is_central_gradient_descent(federation: Make) -> None:
-    fed = federation(Mode.NONE, **EVERYTHING, sizes=(12, 7, 20), momentum=0.9, rounds=8)
+    fed = federation(
+        Mode.NONE,
+        **EVERYTHING,
+        sizes=(12, 7, 20),
+        update=Update(learning_rate=0.5, momentum=0.9),
+        rounds=8,
+    )
     np.testing.assert_allclose(fed.run(), central_descent(fed, 8, 39), atol=1e-5)
 
 
@@ -137,7 +144,9 @@ def variance_p_value(values: np.ndarray, std: float) -> float:
 @pytest.mark.parametrize("mode", [Mode.TRUSTED, Mode.LOCAL_ONLY])
 def test_empty_rounds_add_noise_of_the_agreed_variance(federation: Make, mode: Mode) -> None:
     """Fails falsely once in 10⁷ runs; rejects a noise that is 10 % off."""
-    fed = federation(mode, clip_norm=0.5, noise_multiplier=2.0, learning_rate=1.0, spare=4)
+    fed = federation(
+        mode, clip_norm=0.5, noise_multiplier=2.0, update=Update(learning_rate=1.0), spare=4
+    )
     fed.grid.interfere = nobody_joins
     models = [fed.initial()]
     fed.run(evaluate=lambda _, weights: models.append(weights))
@@ -151,10 +160,11 @@ def test_empty_rounds_add_noise_of_the_agreed_variance(federation: Make, mode: M
 
 
 def test_central_noise_lies_on_its_lattice(federation: Make) -> None:
-    fed = federation(Mode.TRUSTED, rounds=1, sizes=(16, 16), learning_rate=8.0)
+    fed = federation(Mode.TRUSTED, rounds=1, sizes=(16, 16), update=Update(momentum=0.5))
     fed.grid.interfere = nobody_joins
     fed.run()
-    steps = fed.checkpoints().load().velocity.astype(np.float64) * 8.0 / lattice_cell(1.5)
+    gradient = fed.checkpoints().load().memory["momentum_buffer"]
+    steps = gradient.astype(np.float64) * 8.0 / lattice_cell(1.5)
     assert (steps == np.floor(steps)).all()
 
 
@@ -172,7 +182,7 @@ def test_where_clients_add_noise_the_server_adds_none(federation: Make, mode: Mo
 
 
 def test_untrusted_noise_grows_with_the_clients(federation: Make) -> None:
-    fed = federation(Mode.UNTRUSTED, rounds=4, learning_rate=1.0, q=1e-9)
+    fed = federation(Mode.UNTRUSTED, rounds=4, update=Update(learning_rate=1.0), q=1e-9)
     models = [fed.initial()]
     fed.run(evaluate=lambda _, weights: models.append(weights))
     noise = np.concatenate(np.diff(models, axis=0))
@@ -183,7 +193,7 @@ def test_untrusted_noise_grows_with_the_clients(federation: Make) -> None:
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_a_model_that_blows_up_stops_the_run_with_a_sentence(federation: Make) -> None:
-    fed = federation(Mode.NONE, **EVERYTHING, learning_rate=1e38)
+    fed = federation(Mode.NONE, **EVERYTHING, update=Update(learning_rate=1e38))
 
     def large(message: Message, deliver: Deliver) -> Message:
         if kind_of(message) == "gradient":

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Message
 
-from coinflower.learning import SecureRandom
+from coinflower.learning import Optimizer, SecureRandom, Update
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from tests.support.memory_grid import (
     EVERYTHING,
     Make,
     central_descent,
+    central_gradient,
     coins_of,
     kind_of,
+    make_federation,
     round_of,
     rounds_sent,
 )
@@ -85,19 +89,58 @@ def test_a_run_that_crashed_resumes_and_asks_no_round_twice(
         assert len(coins_of(fed, node)) <= 12
 
 
-def test_a_resumed_run_goes_on_from_the_saved_model_and_momentum(federation: Make) -> None:
-    fed = federation(Mode.NONE, **EVERYTHING, rounds=6, rounds_per_invitation=2, momentum=0.9)
-
-    def evaluate(round_: int, _: np.ndarray) -> None:
-        if round_ == 3:
+def _crashing_in(round_: int) -> Callable[[int, np.ndarray], None]:
+    def evaluate(played: int, _: np.ndarray) -> None:
+        if played == round_:
             raise CrashError
 
+    return evaluate
+
+
+def test_a_resumed_run_continues_with_the_saved_model_and_momentum(federation: Make) -> None:
+    update = Update(learning_rate=0.5, momentum=0.9)
+    fed = federation(Mode.NONE, **EVERYTHING, rounds=6, rounds_per_invitation=2, update=update)
     with pytest.raises(CrashError):
-        fed.run(evaluate=evaluate)
+        fed.run(evaluate=_crashing_in(3))
     assert fed.used_through() == 4
     weights = fed.run()
     assert [report.round for report in fed.reports] == [1, 2, 3, 5, 6]
     np.testing.assert_allclose(weights, central_descent(fed, 5, 36), atol=1e-5)
+
+
+def test_adam_and_averages_survive_a_crash(federation: Make) -> None:
+    update = Update(optimizer="adam", averaging=0.5, schedule="cosine", warm_up_rounds=1)
+    fed = federation(Mode.NONE, **EVERYTHING, update=update)
+    with pytest.raises(CrashError):
+        fed.run(evaluate=_crashing_in(3))
+    kept = fed.run()
+    oracle = Optimizer(update, fed.initial(), rounds=6)
+    for report in fed.reports:
+        oracle.step(central_gradient(fed, oracle.weights) / np.float32(36), report.round)
+    assert [report.round for report in fed.reports] == [1, 2, 3, 5, 6]
+    np.testing.assert_allclose(kept, oracle.kept, atol=1e-4)
+    np.testing.assert_allclose(fed.checkpoints().load().weights, oracle.weights, atol=1e-4)
+    assert np.abs(oracle.kept - oracle.weights).max() > 1e-3
+
+
+def test_another_optimizer_cannot_continue(federation: Make) -> None:
+    fed = federation(Mode.NONE, **EVERYTHING, update=Update(optimizer="adam"))
+    with pytest.raises(CrashError):
+        fed.run(evaluate=_crashing_in(3))
+    fed.update = Update(learning_rate=1.0)
+    with pytest.raises(ValueError, match="resume with the update that the run began with"):
+        fed.run()
+
+
+def test_terms_of_earlier_versions_say_how_to_step(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"mode": Mode.NONE, **EVERYTHING}
+    old = make_federation(tmp_path / "old", learning_rate=0.5, update=Update(), **asked)
+    new = make_federation(tmp_path / "new", **asked)
+    assert np.array_equal(old.run(), new.run())
+    doubled = Update(momentum=0.9)
+    both = make_federation(tmp_path / "both", learning_rate=0.5, update=doubled, **asked)
+    with pytest.raises(ValueError, match=r"leave it out of \[terms\]"):
+        both.run()
 
 
 def test_the_new_model_is_on_disk_before_it_leaves(federation: Make) -> None:
@@ -127,7 +170,7 @@ def test_a_checkpoint_of_another_model_is_refused(federation: Make) -> None:
     from coinflower.server.checkpoint import Checkpoint
 
     vector = np.zeros(7, np.float32)
-    fed.checkpoints().save(Checkpoint(weights=vector, velocity=vector, round=1))
+    fed.checkpoints().save(Checkpoint(weights=vector, memory={"steps": np.array([1])}, round=1))
     with pytest.raises(ValueError, match="has 7 parameters, but the model has 2410"):
         fed.run()
 

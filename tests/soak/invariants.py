@@ -217,6 +217,6 @@ def _check_server(protocol, run, books, lines, strangers):
             protocol.expect(FORWARD, holds, f"{told} is not in the checkpoint")
     if saved is not None:
         protocol.expect(FORWARD, saved.round <= used, f"checkpoint {saved.round}, used {used}")
-        for what in ("weights", "velocity"):
-            norm = float(abs(getattr(saved, what)).sum())
+        for what, values in {"weights": saved.weights, **saved.memory}.items():
+            norm = float(abs(values).sum())
             protocol.expect(FINITE, math.isfinite(norm), f"{experiment}: {what} are not finite")

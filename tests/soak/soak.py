@@ -20,6 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from coinflower.learning import Update
 from coinflower.protocol.modes import Mode
 from tests.soak.dishonest import KINDS
 from tests.soak.faults import all_faults, make_clocks
@@ -184,7 +185,7 @@ def run(seconds, clients, machines, modes, seed, folder):
         rounds=_MANY_ROUNDS,
         rounds_per_invitation=3,
         sigma=4.0,
-        learning_rate=0.1,
+        update=Update(learning_rate=0.1),
         evaluate_every=10,
     )
     world = World(federation, modes, machines, folder, clocks)

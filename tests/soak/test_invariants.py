@@ -73,7 +73,7 @@ def write_lines(path, rows):
 
 
 def save(cluster, weights, round_=3):
-    checkpoint = Checkpoint(weights=weights, velocity=np.zeros(4, "f4"), round=round_)
+    checkpoint = Checkpoint(weights=weights, memory={"steps": np.array([round_])}, round=round_)
     CheckpointFolder(cluster.server, cluster.terms.hash).save(checkpoint)
 
 

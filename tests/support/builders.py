@@ -39,7 +39,6 @@ def terms_fields(mode: Mode = Mode.TRUSTED, **changes: Any) -> dict[str, Any]:
         "rounds_per_invitation": 4,
         "model": "digits",
         "classes": 10,
-        "learning_rate": 1.0,
     }
     return {**fields, **changes}
 

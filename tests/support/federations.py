@@ -15,7 +15,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.local.cluster import Cluster, Plan
 from coinflower.deploy.local.local_run import collect_results, run_cluster
 from coinflower.deploy.local.nodes import NodeKind
-from coinflower.learning import SeededRandom
+from coinflower.learning import SeededRandom, Update
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import Terms
@@ -52,8 +52,7 @@ def plan(**changes: Any) -> Plan:
         "rounds": 4,
         "rounds_per_invitation": 1,
         "model": None,
-        "learning_rate": 0.5,
-        "momentum": 0.0,
+        "update": Update(learning_rate=0.5),
         "evaluate_every": 2,
     }
     return Plan(**{**fields, **changes})

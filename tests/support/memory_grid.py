@@ -23,6 +23,7 @@ from coinflower.flower_internals.messages import set_message_id
 from coinflower.learning import (
     Records,
     SecureRandom,
+    Update,
     build_model,
     clipped_gradient_sum,
     flatten_parameters,
@@ -140,6 +141,7 @@ class Federation:
 
     folder: Path
     terms: Terms
+    update: Update
     grid: MemoryGrid
     reports: list[RoundReport] = field(default_factory=list)
 
@@ -211,6 +213,7 @@ def make_federation(
     sizes: Sequence[int] = (12, 12, 12),
     spare: int = 0,
     policy: dict[int, dict[str, Any]] | None = None,
+    update: Update | None = None,
     **changes: Any,
 ) -> Federation:
     """Make clients and the terms of their run.
@@ -221,8 +224,10 @@ def make_federation(
         sizes: Records of each client.
         spare: How many more each declares.
         policy: Changes of policies, by index.
+        update: How the model steps.
         changes: Of the terms.
     """
+    folder.mkdir(exist_ok=True)
     policies = {}
     for index, size in enumerate(sizes):
         own: dict[str, Any] = {
@@ -236,9 +241,9 @@ def make_federation(
         own.update((policy or {}).get(index, {}))
         path = folder / f"client-{index}.toml"
         policies[1000 + index] = make_owner(path, size, seed=5 + index, **own)
-    fields = {"rounds": 6, "rounds_per_invitation": 1, "learning_rate": 0.5}
-    terms = make_terms(mode, **{**fields, **changes})
-    return Federation(folder=folder, terms=terms, grid=MemoryGrid(policies))
+    terms = make_terms(mode, **{"rounds": 6, "rounds_per_invitation": 1, **changes})
+    update = update or Update(learning_rate=0.5)
+    return Federation(folder=folder, terms=terms, update=update, grid=MemoryGrid(policies))
 
 
 def round_of(message: Message) -> int:
@@ -261,17 +266,21 @@ def rounds_sent(fed: Any, kind: str) -> dict[int, list[int]]:
     return asked
 
 
-def central_descent(fed: Any, rounds: int, total: float) -> np.ndarray:
-    """Gradient descent with momentum on the data of all clients together."""
+def central_gradient(fed: Any, weights: np.ndarray) -> np.ndarray:
+    """The sum of the gradients of all clients' records."""
     parts = [fed.data(node) for node in fed.nodes]
     inputs = to_tensor(np.concatenate([part.inputs for part in parts]))
     targets = torch.from_numpy(np.concatenate([part.targets for part in parts]))
+    model = build_model("digits", classes=10)
+    load_parameters(model, weights.astype(np.float32))
+    return np.asarray(clipped_gradient_sum(model, inputs, targets, math.inf).numpy())
+
+
+def central_descent(fed: Any, rounds: int, total: float) -> np.ndarray:
+    """Gradient descent with momentum on the data of all clients together."""
     weights = fed.initial().astype(np.float64)
     velocity = np.zeros_like(weights)
-    model = build_model("digits", classes=10)
     for _ in range(rounds):
-        load_parameters(model, weights.astype(np.float32))
-        gradient = clipped_gradient_sum(model, inputs, targets, math.inf).numpy() / total
-        velocity = fed.terms.momentum * velocity + gradient
-        weights = weights - fed.terms.learning_rate * velocity
+        velocity = (fed.update.momentum or 0) * velocity + central_gradient(fed, weights) / total
+        weights = weights - fed.update.step_size * velocity
     return np.asarray(weights)

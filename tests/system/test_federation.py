@@ -18,7 +18,7 @@ from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.flower.superlink import LOOPBACK, free_port
 from coinflower.deploy.local.cluster import prepare
-from coinflower.learning import build_model, flatten_parameters, load_data, load_parameters
+from coinflower.learning import Update, build_model, flatten_parameters, load_data, load_parameters
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.server.journal import read_metrics
 from tests.support.federations import check_ledgers, plan, processes
@@ -35,8 +35,7 @@ def test_without_noise_and_sampling_it_is_centralised_gradient_descent(federatio
         clip_norm=math.inf,
         sigma=0.0,
         rounds=5,
-        momentum=0.9,
-        learning_rate=0.3,
+        update=Update(learning_rate=0.3, momentum=0.9),
         waits_for_all=True,
     )
     assert run.finish() is None

@@ -13,12 +13,20 @@ from safetensors.torch import load_file
 from coinflower.client.data import load_local_data
 from coinflower.deploy.local.cluster import prepare
 from coinflower.experiments.simulator.simulator import Draw, Scenario, Simulator
-from coinflower.learning import SeededRandom, build_model, flatten_parameters, load_data, partition
+from coinflower.learning import (
+    SeededRandom,
+    Update,
+    build_model,
+    flatten_parameters,
+    load_data,
+    partition,
+)
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from tests.support.federations import Federation, check_ledgers, plan
 
 ROUNDS = 10
+UPDATE = Update(learning_rate=0.5, momentum=0.9)
 SEED = 11
 TOLERANCE = 1e-5
 
@@ -97,8 +105,7 @@ class Played:
             clip_norm=terms.clip_norm,
             noise_multiplier=terms.noise_multiplier,
             noise=terms.mode,
-            learning_rate=terms.learning_rate,
-            momentum=terms.momentum,
+            update=UPDATE,
         )
         shares = partition(data, clients=len(self.sizes), how="dirichlet", seed=SEED)
         run = Replay(
@@ -112,7 +119,7 @@ class Played:
         )
         for _ in range(ROUNDS):
             run.step()
-        return run.weights
+        return run.optimizer.weights
 
     def distance(self, **changes):
         """Return the largest difference of any weight."""
@@ -139,7 +146,7 @@ def played(request, tmp_path_factory):
     """Run a small federation of unequal clients in which every draw is seeded."""
     fields = {"how": "dirichlet", "rounds": ROUNDS, "rounds_per_invitation": ROUNDS}
     fields["waits_for_all"] = True
-    terms = plan(mode=request.param, momentum=0.9, clip_norm=0.7, insecure_seed=SEED, **fields)
+    terms = plan(mode=request.param, update=UPDATE, clip_norm=0.7, insecure_seed=SEED, **fields)
     run = Federation(prepare(terms, tmp_path_factory.mktemp("equality") / "run"))
     try:
         assert run.finish() is None
@@ -162,8 +169,8 @@ def test_ten_rounds_of_the_cluster_and_of_the_simulator_give_the_same_weights(pl
         {"noise_multiplier": 1.002},
         {"noise": Mode.NONE},
         {"clip_norm": 0.701},
-        {"learning_rate": 0.501},
-        {"momentum": 0.899},
+        {"update": Update(learning_rate=0.501, momentum=0.9)},
+        {"update": Update(learning_rate=0.5, momentum=0.899)},
     ],
     ids="-".join,
 )

@@ -15,6 +15,7 @@ from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import LOOPBACK, Superlink, TlsFiles
 from coinflower.deploy.keys.keys import make_authority, make_server_certificate
 from coinflower.deploy.local.cluster import prepare
+from coinflower.learning import Update
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.server.journal import read_metrics
@@ -103,7 +104,7 @@ def observe(folder, mode, kinds, *, rounds, round_seconds=None):
             rounds=rounds,
             rounds_per_invitation=10,
             sigma=NOISE_MULTIPLIER,
-            learning_rate=1e-6,
+            update=Update(learning_rate=1e-6),
             evaluate_every=rounds,
             poll_seconds=0.1,
             round_seconds=round_seconds,
