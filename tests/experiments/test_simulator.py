@@ -102,7 +102,7 @@ def test_every_clients_sum_is_capped(digits, cap, shape):
         cap=cap,
         noise_multiplier=0.0,
         noise=Mode.NONE,
-        learning_rate=1.0,
+        update=Update(learning_rate=1.0),
         **shape,
     )
     model = build_model("digits", classes=10)

@@ -30,7 +30,7 @@ def capped_descent(fed: Federation, rounds: int, total: float) -> np.ndarray:
             length = float(np.sqrt((added**2).sum()))
             assert length > CAP * CLIP  # so the cap bites
             step += added * (CAP * CLIP / length)
-        weights = weights - fed.terms.learning_rate * step / total
+        weights = weights - fed.update.step_size * step / total
     return weights
 
 
