@@ -82,7 +82,7 @@ def step_of_real_clients(run, draw, model, cap_norm):
     """Return the sum behind a step: every client clips its own rows and caps its own sum."""
     rows = torch.from_numpy(run._inputs[draw.rows]).unsqueeze(1)
     targets = torch.from_numpy(run._targets[draw.rows])
-    total = np.zeros_like(run.weights)
+    total = np.zeros_like(run.optimizer.weights)
     for owner in set(draw.owners.tolist()):
         mine = torch.from_numpy(draw.owners == owner)
         total += capped_sum(
@@ -107,21 +107,21 @@ def test_every_clients_sum_is_capped(digits, cap, shape):
     )
     model = build_model("digits", classes=10)
     for _ in range(3):
-        before = run.weights
+        before = run.optimizer.weights
         load_parameters(model, before)
         draw = run.step()
         scale = run._scenario.p * run._scenario.q * sum(sizes)
         expected = step_of_real_clients(run, draw, model, 0.5 * cap)
-        np.testing.assert_allclose((before - run.weights) * scale, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose((before - run.optimizer.weights) * scale, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_cap_that_bites_shortens_the_step(digits):
     steps = []
     for cap in (1.0, math.inf):
         run = simulator(digits, p=1.0, q=1.0, clip_norm=0.1, cap=cap, noise_multiplier=0.0)
-        before = run.weights
+        before = run.optimizer.weights
         run.step()
-        steps.append(np.linalg.norm(before - run.weights))
+        steps.append(np.linalg.norm(before - run.optimizer.weights))
     assert steps[0] < 0.5 * steps[1]
 
 
