@@ -80,8 +80,8 @@ def test_without_sampling_and_noise_it_is_gradient_descent(digits):
 
 def step_of_real_clients(run, draw, model, cap_norm):
     """Return the sum behind a step: every client clips its own rows and caps its own sum."""
-    rows = torch.from_numpy(run._inputs[draw.rows]).unsqueeze(1)
-    targets = torch.from_numpy(run._targets[draw.rows])
+    rows = torch.from_numpy(run._records.inputs[draw.rows]).unsqueeze(1)
+    targets = torch.from_numpy(run._records.targets[draw.rows])
     total = np.zeros_like(run.optimizer.weights)
     for owner in set(draw.owners.tolist()):
         mine = torch.from_numpy(draw.owners == owner)
