@@ -112,7 +112,9 @@ def test_every_clients_sum_is_capped(digits, cap, shape):
         draw = run.step()
         scale = run._scenario.p * run._scenario.q * sum(sizes)
         expected = step_of_real_clients(run, draw, model, 0.5 * cap)
-        np.testing.assert_allclose((before - run.optimizer.weights) * scale, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            (before - run.optimizer.weights) * scale, expected, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_a_cap_that_bites_shortens_the_step(digits):

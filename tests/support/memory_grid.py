@@ -196,6 +196,7 @@ class Federation:
             sizes=sizes,
             round_seconds=round_seconds,
             on_round=on_round,
+            update=self.update,
         )
         result = strategy.start(
             PromptGrid(self.grid, poll_interval=0.002),
