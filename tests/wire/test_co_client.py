@@ -21,7 +21,7 @@ GUESSES = guesses(NO_SALT)
 def on(tmp_path, monkeypatch):
     """Return a function that sets the scene, with or without salt and fence."""
     # The curious one calls once, and a busy machine may take its time to answer.
-    monkeypatch.setattr("coinflower.client.node.link._TIMEOUT_SECONDS", PATIENCE)
+    monkeypatch.setattr("coinflower.flower_internals.fleet._TIMEOUT_SECONDS", PATIENCE)
 
     def make(*, salted=True, fenced=True):
         if not salted:
