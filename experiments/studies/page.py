@@ -84,7 +84,7 @@ Figures behind the pictures: [results.csv](results.csv), [curves.csv](curves.csv
 def _beyond(study: Study) -> str:
     if not study.extend:
         return ""
-    return ",\nand of further ones in steps of the same width until the best lay inside,\n"
+    return ", and of others beyond, in steps of the same width, until the best lay inside,"
 
 
 def describe(data: Dataset) -> str:
@@ -216,19 +216,32 @@ def _cap_sentences(outcomes: list[Outcome]) -> Iterator[str]:
         ]
         best, plain = max(group, key=lambda each: each.mean), group[-1]
         where = "each iteration's budget" if epsilon is None else f"ε = {epsilon:g}"
-        sentence = (
-            f"At {where}: {plain.mean:.1%} without a cap (σ = {rounded_up(plain.sigma, 3)}), "
-            f"at most {best.mean:.1%} with {_cap_name(best)} (σ = {rounded_up(best.sigma, 3)})."
-        )
-        if epsilon is None:
-            near = min(group, key=lambda each: abs(each.sigma - theirs.sigma))
+        sentence = f"At {where}: {plain.mean:.1%} without a cap (σ = {rounded_up(plain.sigma, 3)})"
+        if best is plain:
+            sentence += ", more than with any cap."
+        else:
             sentence += (
-                f" The paper's σ = {rounded_up(theirs.sigma, 3)} without a cap reaches "
-                f"{theirs.mean:.1%}, but costs ε = {rounded_up(theirs.epsilon or 0.0, 3)}; "
-                f"{_cap_name(near)} needs σ = {rounded_up(near.sigma, 3)}, costs "
-                f"ε = {rounded_up(near.epsilon or 0.0, 3)} by a proof, and reaches {near.mean:.1%}."
+                f", at most {best.mean:.1%}, with {_cap_name(best)} (σ = "
+                f"{rounded_up(best.sigma, 3)})."
             )
+        if epsilon is None:
+            sentence += f" {_their_noise(theirs, group)}"
         yield sentence
+
+
+def _their_noise(theirs: Outcome, group: list[Outcome]) -> str:
+    """Say which cap needs about the paper's noise, and what it costs and reaches."""
+    near = min(group, key=lambda each: abs(each.sigma - theirs.sigma))
+    assert theirs.epsilon is not None
+    assert near.epsilon is not None
+    if theirs.epsilon < 1.01 * near.epsilon:
+        return "The paper's σ is almost the same here."
+    return (
+        f"The paper's σ = {rounded_up(theirs.sigma, 3)} without a cap reaches {theirs.mean:.1%}, "
+        f"but costs ε = {rounded_up(theirs.epsilon, 3)} in all; {_cap_name(near)} needs σ = "
+        f"{rounded_up(near.sigma, 3)}, provably costs ε = {rounded_up(near.epsilon, 3)}, and "
+        f"reaches {near.mean:.1%}."
+    )
 
 
 def _cap_name(outcome: Outcome) -> str:
