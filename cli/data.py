@@ -41,6 +41,22 @@ def schema(
     warn("ranges and categories should come from public knowledge, never from the data itself.")
 
 
+@app.command("hash")
+def hash_(
+    file: Annotated[Path, typer.Argument(help="The schema, a TOML file.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Print the hash of a schema, for the terms, and the inputs that a model gets."""
+    from coinflower.learning.data.schema import load_schema
+
+    found = load_schema(file)
+    if as_json:
+        print_json({"hash": found.hash, "inputs": found.features, "target": list(found.target)})
+        return
+    typer.echo(found.hash)
+    say(f"A record has {len(found.features)} inputs: {', '.join(found.features)}.")
+
+
 @app.command()
 def check(
     policy: Annotated[Path, typer.Argument(help="The policy, a TOML file.")],
@@ -51,13 +67,13 @@ def check(
     Nothing is sent, and nothing is charged.
     """
     from coinflower.client.data import load_local_dataset
+    from coinflower.learning.data.reading import Reading
     from coinflower.protocol.policy import load_policy
 
     allowed = load_policy(policy)
     logging.getLogger("coinflower.data").disabled = True  # all of it is said below
     data = load_local_dataset(allowed)
-    records, reading = data.train, data.reading
-    assert reading is not None
+    records, reading = data.train, data.reading or Reading(rows=len(data.train))
     persons = None if records.persons is None else len(np.unique(records.persons))
     figures: dict[str, Any] = {
         "data": allowed.data,

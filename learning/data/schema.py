@@ -21,6 +21,8 @@ from pydantic import BeforeValidator
 from coinflower.accounting.errors import UserError
 from coinflower.protocol.strict import Positive, Text, load, strict
 
+_MOST_SCALES = 1_000_000  # far beyond, single precision ends and no model learns
+
 
 class Kind(StrEnum):
     """What a column holds."""
@@ -90,6 +92,12 @@ class Column:
                 )
             if self.centre is not None and not math.isfinite(self.centre):
                 raise UserError(f"centre = {self.centre} must be a finite number.")
+            reach = max(abs(limit - self.origin) for limit in limits)
+            if not (0 < self.unit < math.inf and reach <= _MOST_SCALES * self.unit):
+                raise UserError(
+                    f"scale = {self.unit:g} does not suit range = {list(limits)}: it must reach "
+                    f"at most {_MOST_SCALES:,} scales from the centre."
+                )
         if self.kind is Kind.CATEGORY:
             values = self.values or ()
             if not values:

@@ -104,6 +104,15 @@ def test_a_draft_has_the_columns_and_says_where_figures_should_come_from(command
     assert "exists; choose another file" in err
 
 
+def test_the_hash_is_what_terms_have(command, ward):
+    code, out, _ = command("data", "hash", "schema.toml", "--json")
+    assert not code
+    found = json.loads(out)
+    assert found["hash"] == tables.write_schema(ward / "schema.toml")
+    assert len(found["inputs"]) == 6
+    assert command("data", "hash", "schema.toml")[1].startswith(found["hash"])
+
+
 def test_a_draft_of_what_is_no_table_is_refused(command, ward):
     code, _, err = command("data", "schema", "nothing.csv")
     assert code == 2

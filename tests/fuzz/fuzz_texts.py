@@ -1,4 +1,4 @@
-"""What people and servers write as text: terms, policies, settings."""
+"""What people and servers write as text: terms, policies, settings, schemas and tables."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tomli_w
 
+from coinflower.learning import load_data
+from coinflower.learning.data.schema import load_schema
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import Terms
 from coinflower.server.settings import load_settings
+from tests.support import tables
 from tests.support.builders import policy_fields, terms_fields
 
 TERMS = terms_fields(Mode.UNTRUSTED) | {"mode": "untrusted"}
@@ -38,6 +42,8 @@ class Texts:
             + [json.dumps(free)],
             [tomli_w.dumps(POLICY)],
             [tomli_w.dumps(SETTINGS)],
+            [tables.SCHEMA],
+            ["\n".join([tables.HEADER, *tables.ward_rows(9), "x,1e9,,no", ",nan,f", ""])],
         ]
         self.seeds = [
             bytes([reader]) + text.encode()
@@ -45,7 +51,15 @@ class Texts:
             for text in texts
         ]
         self.seeds += [b"\1a = " + b"[" * 2000, b"\2a = " + b"9" * 5000, b"\0" + b"[" * 2000]
-        self._readers: list[Callable[[bytes], None]] = [self._terms, self._policy, self._settings]
+        self._readers: list[Callable[[bytes], None]] = [
+            self._terms,
+            self._policy,
+            self._settings,
+            self._schema,
+            self._table,
+        ]
+        self._ward = folder / "ward.toml"
+        tables.write_schema(self._ward)
 
     def __call__(self, data: bytes) -> None:
         """Read, and accept nothing but a sound value or a sentence about what is wrong."""
@@ -70,6 +84,27 @@ class Texts:
         assert policy.declared_size >= 1
         assert policy.budget.epsilon >= 0
         assert policy.modes <= frozenset(Mode)
+
+    def _schema(self, content: bytes) -> None:
+        self._file.write_bytes(content)
+        try:
+            schema = load_schema(self._file)
+        except ValueError:
+            return
+        assert len(schema.hash) == 64
+        assert len(set(schema.needed)) == len(schema.needed)
+        assert schema.features
+
+    def _table(self, content: bytes) -> None:
+        file = self._file.with_suffix(".csv")
+        file.write_bytes(content)
+        try:
+            records = load_data(str(file), schema=self._ward).train
+        except ValueError:
+            return
+        assert np.abs(records.inputs).max() <= 1
+        assert set(records.targets) <= {0, 1}
+        assert records.persons is not None
 
     def _settings(self, content: bytes) -> None:
         self._file.write_bytes(content)

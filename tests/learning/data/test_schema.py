@@ -96,6 +96,9 @@ def test_the_order_of_columns_is_that_of_the_inputs_and_counts(tmp_path):
         ("range = [0, 120]", "range = [0, inf]", "must be two numbers"),
         ("range = [0, 120]", "", "must be two numbers"),
         ("range = [0, 120]", "range = [0, 120]\nscale = 0", "scale = 0 must be above 0"),
+        ("range = [0, 120]", "range = [0, 120]\nscale = 1e-9", "scale = 1e-09 does not suit range"),
+        ("range = [0, 120]", "range = [-1e308, 1e308]", "scale = inf does not suit range"),
+        ("range = [0, 120]", "range = [0, 5e-324]", "scale = 0 does not suit range"),
         ("range = [0, 120]", 'range = ["a", 1]', r"range\.0 = 'a' must be a number"),
         (
             "range = [0, 120]",
