@@ -74,6 +74,11 @@ def _load_folder(
         if holds_npy(folder):
             _refuse_schema(folder, schema)
             return load_npy(folder, numbers=numbers)
+        if data_files(folder) and holds_images(folder):
+            raise UserError(
+                f"folder {folder} has tables or .npz files as well as folders of images: name a "
+                "folder that has only one of them"
+            )
         if data_files(folder):
             load = functools.partial(_load_file, schema=schema, numbers=numbers)
             return load_files(folder, load)

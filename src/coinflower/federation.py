@@ -63,6 +63,7 @@ def run(
     *,
     data: str | Path = "digits",
     schema: str | Path | None = None,
+    partition: str = "equal",
     model: str | None = None,
     clients: int,
     rounds: int,
@@ -81,8 +82,9 @@ def run(
     Args:
         data: digits, mnist, cifar10 and others, a folder, or a .csv, .parquet or .npz file.
         schema: Path of the schema, if the data is a table.
+        partition: How the data is divided among the clients: equal, writer, dirichlet or files.
         model: digits, paper-cnn or package.module:function; chosen by the data if left out.
-        clients: Number of clients, among which the data are shared out equally.
+        clients: Number of clients.
         rounds: Number of rounds.
         mode: Who adds noise and who sees who takes part; any but ``none``.
         epsilon: Budget of every client, for all rounds together.
@@ -113,6 +115,7 @@ def run(
         clients=clients,
         data=str(data),
         schema=None if schema is None else Path(schema),
+        how=partition,
         model=model,
         mode=chosen,
         p=chosen.usual_p if p is None else p,

@@ -12,7 +12,9 @@ import torch
 from coinflower.learning import build_model, clipped_gradient_sum, load_parameters, to_tensor
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
-from coinflower.server.strategy import TooFewClientsError
+from coinflower.server.app import require_ready
+from coinflower.server.attendance import TooFewClientsError
+from coinflower.server.settings import Settings, load_settings, save_settings
 from tests.support import tables
 from tests.support.memory_grid import Federation, make_federation
 
@@ -58,3 +60,20 @@ def test_terms_without_the_schema_are_another_experiment_and_refused(tmp_path: P
         )
     assert Refusal.SCHEMA.value in told[-1]
     assert all(fed.entries(node, "charge") == [] for node in fed.nodes)
+
+
+def test_the_server_measures_with_a_table_read_by_the_schema_of_the_terms(tmp_path: Path) -> None:
+    fed = ward_federation(tmp_path)
+    settings = Settings(
+        terms=fed.terms,
+        state=fed.state,
+        test_data=str(tables.write_ward(tmp_path / "public.csv", tables.ward_rows(40, seed=9))),
+        schema=tmp_path / "schema.toml",
+    )
+    save_settings(settings, tmp_path / "settings.toml")
+    test, _ = require_ready(load_settings(tmp_path / "settings.toml"))
+    assert len(test) == 40
+    other = tables.SCHEMA.replace("[0, 100]", "[0, 50]")
+    hash_ = tables.write_schema(tmp_path / "schema.toml", other)
+    with pytest.raises(ValueError, match=f'another schema than .*let them have schema = "{hash_}"'):
+        require_ready(settings)

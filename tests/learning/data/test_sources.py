@@ -141,6 +141,13 @@ def test_an_image_folder_may_have_parts(tmp_path):
     assert data.test.targets.tolist() == [0, 0, 1, 1]
 
 
+def test_a_folder_of_images_and_tables_is_refused(tmp_path):
+    write_image(tmp_path / "red" / "1.png", (255, 0, 0))
+    np.savez(tmp_path / "own.npz", x=TABLE, y=CLASSES)
+    with pytest.raises(ValueError, match="as well as folders of images"):
+        load_data(str(tmp_path))
+
+
 def test_images_of_another_size_and_damaged_ones_are_absent_and_named(tmp_path, caplog):
     for number in range(6):
         write_image(tmp_path / "a" / f"{number}.png", (number, 0, 0))
