@@ -1,0 +1,1 @@
+"""Commands for researchers: simulations, audits, the paper's figures and trainings."""
