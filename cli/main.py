@@ -39,7 +39,7 @@ COMMANDS = (
     ),
     Later(
         "coin-map",
-        "experiments.coin_map:coin_map",
+        "research.coin_map:coin_map",
         "Draw when a coin pays: noise with p < 1 against p = 1 at the same batch, as a map.",
     ),
     Later(
@@ -59,12 +59,12 @@ COMMANDS = (
     ),
     Later(
         "simulate",
-        "experiments.simulate:simulate",
+        "research.simulate:simulate",
         "Simulate thousands of clients; any analysis may choose σ, but ε is one that holds.",
     ),
     Later(
         "audit",
-        "experiments.audit:audit",
+        "research.audit:audit",
         "Attack the shipped client and server to find a lower bound on their privacy loss.",
     ),
     Later(
@@ -84,7 +84,7 @@ COMMANDS = (
     ),
     Later(
         "paper",
-        "experiments.paper:app",
+        "research.paper:app",
         "Draw the paper's figures and its table of σ next to what really holds.",
     ),
     Later("data", "data:app", "Draft a table's schema, and check what a client would read."),

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from coinflower.cli.experiments.paper import parse_counts, parse_numbers
 from coinflower.cli.output import JsonFlag, print_json
+from coinflower.cli.research.paper import parse_counts, parse_numbers
 from coinflower.deploy.terminal import console, say
 
 
