@@ -205,8 +205,8 @@ def test_noise_that_is_asked_for_and_forbidden_is_refused(changes, complaint):
     [
         (
             {},
-            "many-small differs from the paper's: 47 clients instead of 23,264, as the data makes "
-            "them; p = 0.4965 instead of 0.001, for a mean batch of 70.",
+            "many-small differs from the paper's: 47 clients instead of 23,264, as the data "
+            "allows; p = 0.4965 instead of 0.001, for a mean batch of 70.",
         ),
         (
             {"clients": 20, "p": 0.5},
@@ -215,14 +215,14 @@ def test_noise_that_is_asked_for_and_forbidden_is_refused(changes, complaint):
         ),
         (
             {"cap": 1.5},
-            "many-small differs from the paper's: 47 clients instead of 23,264, as the data makes "
-            "them; p = 0.4965 instead of 0.001, for a mean batch of 70; each client's sum is "
+            "many-small differs from the paper's: 47 clients instead of 23,264, as the data "
+            "allows; p = 0.4965 instead of 0.001, for a mean batch of 70; each client's sum is "
             "capped at 1.5 clip norms.",
         ),
         (
             {"noise": "local-only"},
-            "many-small differs from the paper's: 47 clients instead of 23,264, as the data makes "
-            "them; p = 1 instead of 0.001, because everybody takes part; q = 0.04965 instead of "
+            "many-small differs from the paper's: 47 clients instead of 23,264, as the data "
+            "allows; p = 1 instead of 0.001, because everybody takes part; q = 0.04965 instead of "
             "0.1, for a mean batch of 70.",
         ),
     ],

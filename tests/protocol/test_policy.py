@@ -360,6 +360,8 @@ def test_a_policy_made_for_terms_is_read_back_and_allows_them_and_nothing_weaker
         ledger=Path("ledger.db"),
         declared_size=30,
         budget=Budget(epsilon=3, delta=1e-5),
+        loaders=frozenset({"own.wards:rows"}),
+        schema=Path("schema.toml"),
         share=Share(clients=3, index=1),
         insecure_seed=7,
     )
@@ -368,7 +370,8 @@ def test_a_policy_made_for_terms_is_read_back_and_allows_them_and_nothing_weaker
     assert path.read_text().splitlines()[0].endswith("# whose")
     assert "# for ever" in path.read_text()
     loaded = load_policy(path)
-    assert loaded == replace(made, ledger=tmp_path / "ledger.db")
+    here = {"ledger": tmp_path / "ledger.db", "schema": tmp_path / "schema.toml"}
+    assert loaded == replace(made, **here)
     loaded.require(agreed)
     weaker: list[dict[str, Any]] = [{"q": 0.6}, {"model": "paper-cnn"}, {"classes": 10_001}]
     if mode.is_private:
