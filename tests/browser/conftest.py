@@ -96,10 +96,11 @@ class Browser:
         return found
 
     def _look_at_console(self) -> list[str]:
+        # On a refusal, which has no icon, the browser asks for favicon.ico at a time of its own.
         return [
             f"{line['level']}: {line['message']}"
             for line in self.driver.get_log("browser")
-            if line["level"] in ("SEVERE", "WARNING")
+            if line["level"] in ("SEVERE", "WARNING") and "/favicon.ico" not in line["message"]
         ]
 
     def save_picture(self, name: str, *, width: int) -> None:
