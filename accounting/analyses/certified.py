@@ -31,8 +31,8 @@ class Certified(Analysis):
     """Random participation, certified: the least bound that knows only the lengths of sums.
 
     Holds for all gradients, and no argument that ignores how gradients add up gives a smaller one
-    (docs/mathematics.md, "One crossing for all samples"). A cap lowers it: c = 1 is CS exactly.
-    Without a cap d = 0 is CS, p = 1 is OLS, d·q → ∞ is WCS.
+    (docs/mathematics.md, "One crossing for all samples"). A cap lowers it: one round at c = 1
+    is CS. Without a cap d = 0 is CS, p = 1 is OLS, d·q → ∞ is WCS.
     """
 
     name: ClassVar[str] = "certified"

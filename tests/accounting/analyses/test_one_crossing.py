@@ -14,7 +14,7 @@ from coinflower.accounting.analyses.baselines import (
     OnlyLocalSampling,
     WeakClientSampling,
 )
-from coinflower.accounting.analyses.certified import CertifiedBySample
+from coinflower.accounting.analyses.certified import Certified, CertifiedBySample
 from coinflower.accounting.analyses.one_crossing import one_crossing_delta
 from coinflower.accounting.mechanism import Direction, Round
 
@@ -330,3 +330,21 @@ def test_extreme_terms_give_falling_probabilities(p, q, d, s, cap, direction):
     assert ((values >= 0) & (values <= 1)).all()
     # The difference of nearly equal tails has few digits if the noise is huge.
     assert (np.diff(values) <= 1e-8 * values[:-1]).all()
+
+
+@pytest.mark.parametrize("cap", [1.0, 1.5, 3.0])
+@pytest.mark.parametrize("direction", list(Direction))
+def test_where_everything_is_sampled_a_data_set_loses_what_the_bound_says(cap, direction):
+    # Thirty equal gradients that leave x' just room below the cap, or that x' points against.
+    p, d, sigma = 0.001, 30, 1.0
+    others = cap - 1 if direction is Direction.REMOVE else cap
+    both = cap if direction is Direction.REMOVE else cap - 1
+    z = np.arange(-14.0, 18.0, 1 / 2000)
+    idle = (1 - p) * stats.norm.pdf(z, 0, sigma)
+    with_it = idle + p * stats.norm.pdf(z, both, sigma)
+    without = idle + p * stats.norm.pdf(z, others, sigma)
+    for epsilon in (0.015, 0.5):
+        pair = (with_it, without) if direction is Direction.REMOVE else (without, with_it)
+        loss = np.maximum(pair[0] - math.exp(epsilon) * pair[1], 0).sum() / 2000
+        bound = Certified(Round(p, 1.0, d, sigma, cap)).delta(epsilon, direction)
+        assert bound == pytest.approx(loss, rel=1e-5)

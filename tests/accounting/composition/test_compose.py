@@ -165,3 +165,14 @@ def test_tiny_epsilon_stays_under_a_gigabyte():
     assert 0 < one < math.inf
     assert 0 < two < 2e-3
     assert kilobytes < 1e6
+
+
+def test_a_cap_of_one_is_the_ideal_in_one_round_only():
+    round_ = Round(0.001, 0.1, 30, 2.4903, cap=1.0)
+    for epsilon in (0.0, 1e-3, 0.01):
+        ideal = CentralShuffling(round_).delta(epsilon)
+        assert Certified(round_).delta(epsilon) == pytest.approx(ideal, rel=1e-9)
+    # The ideal's figure is dp_accounting's, with steps of 1e-6 (0.010288).
+    ideal = epsilon_after([(CentralShuffling(round_), 10_000)], 1e-5)
+    assert ideal == pytest.approx(0.01029, abs=1e-5)
+    assert epsilon_after([(Certified(round_), 10_000)], 1e-5) == pytest.approx(0.01184, abs=2e-5)
