@@ -45,7 +45,7 @@ def test_clients_with_tables_train_a_model_over_the_grid(tmp_path: Path) -> None
         records = fed.data(node)
         targets = torch.from_numpy(records.targets)
         total += clipped_gradient_sum(model, to_tensor(records.inputs), targets, 1.0).numpy()
-    assert np.allclose(after, before - fed.terms.learning_rate * total / 36, atol=1e-6)
+    assert np.allclose(after, before - fed.update.learning_rate * total / 36, atol=1e-6)
 
 
 def test_terms_without_the_schema_are_another_experiment_and_refused(tmp_path: Path) -> None:
