@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,8 +73,8 @@ def check(
     from coinflower.protocol.policy import load_policy
 
     allowed = load_policy(policy)
-    logging.getLogger("coinflower.data").disabled = True  # all of it is said below
-    data = load_local_dataset(allowed)
+    with _unlogged():
+        data = load_local_dataset(allowed)
     records, reading = data.train, data.reading or Reading(rows=len(data.train))
     persons = None if records.persons is None else len(np.unique(records.persons))
     figures: dict[str, Any] = {
@@ -112,6 +114,17 @@ def check(
     if reading.refused > len(reading.named):
         say(f"{reading.refused - len(reading.named)} more are refused.")
     say("Only you see this: none of it is sent.")
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep the log quiet about what this command prints anyway."""
+    log = logging.getLogger("coinflower.data")
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = False
 
 
 def _by_column(reading: Any) -> tuple[Any, Any, Any]:
