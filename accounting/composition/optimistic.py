@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from coinflower.accounting.composition.losses import decaying_sums
+
 Array = npt.NDArray[np.float64]
 
 # Neighbouring lattice points that carry losses differ by at most this share, as long as the
@@ -87,7 +89,7 @@ class LeastLosses:
         wrong = math.sqrt(2) * float(np.linalg.norm(errors)) + truncation
         lowest = rounds * (self.offset + self.lowest * self.step)
         losses = lowest + np.arange(low, high + 1) * self.step
-        return LeastSum(np.asarray(losses), np.maximum(mass, 0.0), wrong)
+        return LeastSum(np.asarray(losses), np.maximum(mass, 0.0), self.step, wrong)
 
     def _window(self, rounds: int, truncation: float) -> tuple[int, int]:
         """Return between which indices all but ``truncation`` of the sum lies, by Chernoff."""
@@ -115,10 +117,11 @@ class LeastLosses:
 class LeastSum:
     """The sum of many losses, from below; ``wrong`` bounds all its errors together."""
 
-    def __init__(self, losses: Array, mass: Array, wrong: float) -> None:
-        """Hold losses and their probabilities."""
+    def __init__(self, losses: Array, mass: Array, step: float, wrong: float) -> None:
+        """Hold losses, which are ``step`` apart, and their probabilities."""
         self._losses = losses
         self._mass = mass
+        self._step = step
         self._wrong = wrong
 
     def delta(self, epsilon: float) -> float:
@@ -131,21 +134,21 @@ class LeastSum:
         """Return an ε ≥ 0 below which (ε, δ) is not met."""
         if self.delta(0.0) <= delta:
             return 0.0
-        # δ(ε) = tail(ε) − e^ε·(sum of e^−loss beyond): on the lattice by cumulated sums.
+        # δ(ε) = tail(ε) − (sum of e^(ε − loss) beyond): on the lattice by cumulated sums.
         positive = self._losses > 0
         losses, mass = self._losses[positive], self._mass[positive]
         tail = np.cumsum(mass[::-1])[::-1]
-        mirrored = np.cumsum((mass * np.exp(-losses))[::-1])[::-1]
+        mirrored = decaying_sums(mass[::-1], self._step)[::-1]
         # Just below each loss; the sums beyond it include it.
-        reached = tail - np.exp(losses) * mirrored - self._wrong
+        reached = tail - mirrored - self._wrong
         place = int(np.count_nonzero(reached >= delta))
         if place == losses.size:
             return float(losses[-1])
         # Between losses[place − 1] and losses[place] the sums are those of losses[place].
         surplus = tail[place] - self._wrong - delta
-        found = math.log(surplus / mirrored[place]) if surplus > 0 else -math.inf
-        before = float(losses[place - 1]) if place else 0.0
-        return min(max(found, before), float(losses[place]))
+        before, after = float(losses[place - 1]) if place else 0.0, float(losses[place])
+        found = after + math.log(surplus / mirrored[place]) if surplus > 0 else -math.inf
+        return min(max(found, before), after)
 
 
 def _lattice_step(base: Array, gain: Array, rounds: int) -> float:

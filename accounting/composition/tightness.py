@@ -30,8 +30,11 @@ Array = npt.NDArray[np.float64]
 Cells = Callable[[float], tuple[Array, Array]]
 
 _ANGLES = (0.25, 0.6, 0.95, 1.3)
-# Shorter gradients of the others leave room for x' below a cap.
-_LENGTHS = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.08, 0.04)
+# Shorter gradients of the others leave room for x' below a cap. The shares are of the length at
+# which as many as are sampled on average leave all the room that x' needs.
+_SHARES_OF_ROOM = (0.35, 0.5, 0.65, 0.75, 0.85, 0.95, 1.0)
+# More than so many records on average are hardly more of one length together, and take time.
+_MOST_SAMPLED = 100
 # With less noise a grid is long, and a gradient across the others loses as much as any.
 _SEARCHED_FROM = 0.3
 # The δ that a lattice is made for when it is δ that is looked for.
@@ -52,6 +55,7 @@ def realised_epsilon_after(round_: Round, rounds: int, delta: float) -> float:
     Returns:
         ε that no honest analysis can go below.
     """
+    round_ = _with_cap_that_bites(round_)
     if round_.noise_multiplier < LEAST_SIGMA or rounds == 0:
         return 0.0
     if rounds > 1 or round_.is_capped:
@@ -63,6 +67,7 @@ def realised_epsilon_after(round_: Round, rounds: int, delta: float) -> float:
 
 def realised_delta_after(round_: Round, rounds: int, epsilon: float) -> float:
     """Return a lower bound on the worst-case δ at ``epsilon`` after ``rounds`` rounds."""
+    round_ = _with_cap_that_bites(round_)
     if round_.noise_multiplier < LEAST_SIGMA or rounds == 0:
         return 0.0
     if rounds > 1 or round_.is_capped:
@@ -86,6 +91,7 @@ def realised_sigma_after(round_: Round, rounds: int, epsilon: float, delta: floa
         one round and to a hundredth for more, and for one round what the best one found needs is
         exact. 0 if even hardly any noise may be enough.
     """
+    round_ = _with_cap_that_bites(round_)
     most = round_.noise_multiplier
     if rounds > 1 or round_.is_capped:
 
@@ -146,13 +152,33 @@ def _quiet_pairs(round_: Round) -> Iterator[Analysis]:
 def _held(round_: Round) -> Iterator[Cells]:
     """Return, for each geometry, how one round's cells of outputs depend on the noise."""
     setting: dict[str, Any] = {"p": round_.p, "q": round_.q, "d": round_.d}
-    for length in _LENGTHS if round_.is_capped else (1.0,):
-        line = {**setting, "cap": round_.cap, "length": length}
+    for others, length in _others(round_):
+        line = {**setting, "d": others, "cap": round_.cap, "length": length}
         yield functools.partial(_along, line)
         yield functools.partial(_against, line)
-    if not round_.is_capped:
-        for angle in _ANGLES if round_.noise_multiplier >= _SEARCHED_FROM else (math.pi / 2,):
-            yield functools.partial(_planar, setting, angle)
+    # Of so few the sum never meets the cap.
+    few = {**setting, "d": math.floor(min(round_.d, round_.cap - 1))}
+    for angle in _ANGLES if round_.noise_multiplier >= _SEARCHED_FROM else (math.pi / 2,):
+        yield functools.partial(_planar, few, angle)
+
+
+def _others(round_: Round) -> Iterator[tuple[int, float]]:
+    """Return how many other records have a gradient, all the same one, and how long it is.
+
+    Records whose gradient is 0 might as well not be there, but they are allowed to be.
+    """
+    yield round_.d, 1.0
+    if round_.is_capped:
+        yield 0, 1.0
+        some = min(round_.d, math.ceil(_MOST_SAMPLED / round_.q))
+        room = min(1.0, (round_.cap - 1) / max(1.0, some * round_.q))
+        for length in {share * room for share in _SHARES_OF_ROOM} - {0.0, 1.0}:
+            yield some, length
+
+
+def _with_cap_that_bites(round_: Round) -> Round:
+    """Return the round without its cap if no sum of x' and all others is longer."""
+    return round_ if round_.cap < round_.d + 1 else replace(round_, cap=math.inf)
 
 
 def _along(setting: dict[str, Any], sigma: float) -> tuple[Array, Array]:
