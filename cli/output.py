@@ -12,12 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from coinflower.accounting.rounding import rounded_down, rounded_up
-from coinflower.deploy.terminal import console, warn
+from coinflower.deploy.terminal import as_the_terminal_shows, console, warn
 from coinflower.protocol.foreign import printable
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 _DIGITS = 6
+_LONG_WORD = 12  # Longer ones, such as hashes, may be broken.
+_VERY_WIDE = 10_000
 NOT_AN_UPPER_BOUND = "not an upper bound"
 
 
@@ -35,14 +37,27 @@ def _plain(value: object) -> object:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows as a table; numbers to six significant digits, rounded up."""
-    table = Table(title=Text(title), title_justify="left")
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        # Text, since names may hold what rich would take for markup.
-        table.add_row(*(Text(printable(number(cell))) for cell in row))
-    console.print(table)
+    """Print rows as a table; numbers to six significant digits, rounded up.
+
+    A narrow window costs the table its padding and breaks long cells; nothing is cut off, and
+    words and figures stay whole as long as there is room.
+    """
+    table = Table(title=_cell(title), title_justify="left")
+    cells = [[_cell(number(value)) for value in row] for row in rows]
+    for index, column in enumerate(map(_cell, columns)):
+        words = " ".join([column.plain, *(row[index].plain for row in cells)]).split()
+        table.add_column(column, overflow="fold", min_width=min(max(map(len, words)), _LONG_WORD))
+    for row in cells:
+        table.add_row(*row)
+    unlimited = console.options.update(max_width=_VERY_WIDE)
+    if console.measure(table, options=unlimited).maximum > console.width:
+        table.padding = 0
+    console.print(table, crop=False)
+
+
+def _cell(text: str) -> Text:
+    # Text, since names may hold what rich would take for markup.
+    return Text(as_the_terminal_shows(printable(text)))
 
 
 def number(value: object) -> str:

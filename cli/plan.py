@@ -202,13 +202,13 @@ def _print_choices(wishes: Wishes, title: str, batch: float, found: list[Choice]
     best = found[0].signal_to_noise
     print_table(
         f"Mean batch {batch:g} from {wishes.clients:,} clients of {wishes.d:,} ({title})",
-        ["p", "q", "cap", "σ", "ε", "messages", "signal left", "noise / signal"],
+        ["p", "q", "cap", "σ", "ε", "messages", "signal", "noise / signal"],
         [
             [
-                *(f"{value:.4g}" for value in (each.split.p, each.split.q)),
+                *(f"{value:.3g}" for value in (each.split.p, each.split.q)),
                 "none" if math.isinf(each.split.cap) else f"{each.split.cap:g}",
                 *(rounded_up(value) for value in (each.split.sigma, each.split.epsilon)),
-                f"{each.messages:.4g}",
+                f"{each.messages:.3g}",
                 f"{each.signal:.0%}",
                 f"×{best / each.signal_to_noise:.3g}",
             ]

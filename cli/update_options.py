@@ -10,6 +10,11 @@ import typer
 if TYPE_CHECKING:
     from coinflower.learning import Update
 
+_FIELDS = (
+    *("optimizer", "learning_rate", "momentum", "nesterov", "weight_decay"),
+    *("schedule", "warm_up_rounds", "averaging"),
+)
+
 OptimizerOption = Annotated[
     str,
     typer.Option(click_type=click.Choice(["sgd", "adam", "adamw"]), help="How the server steps."),
@@ -35,8 +40,8 @@ AveragingOption = Annotated[
 ]
 
 
-def make_update(**options: Any) -> Update:
-    """Return the update that the options describe."""
+def make_update(*values: Any) -> Update:
+    """Return the update that the options above describe, given in their order."""
     from coinflower.learning import Update
 
-    return Update(**options)
+    return Update(**dict(zip(_FIELDS, values, strict=True)))

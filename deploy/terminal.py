@@ -40,7 +40,6 @@ _HANDLER = "coinflower-plain"
 
 def write_what_the_terminal_can_show() -> None:
     """Spell out letters that standard output or error cannot encode, instead of failing."""
-    codecs.register_error(_HANDLER, _spelled_out)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_HANDLER)
@@ -51,6 +50,14 @@ def _spelled_out(error: UnicodeError) -> tuple[str, int]:
         raise error
     letters = error.object[error.start : error.end]
     return "".join(_PLAIN.get(letter, "?") for letter in letters), error.end
+
+
+codecs.register_error(_HANDLER, _spelled_out)
+
+
+def as_the_terminal_shows(text: str) -> str:
+    """Return text as it will be read: what is laid out in columns must know its width."""
+    return text.encode(console.encoding, errors=_HANDLER).decode(console.encoding)
 
 
 def say(message: str, *, style: str | None = None) -> None:

@@ -44,6 +44,12 @@ def test_importing_the_name_alone_loads_not_even_numpy():
     assert done.stdout.strip() == "False"
 
 
+def test_the_accountants_need_no_import_of_their_own():
+    code = "import coinflower; print(coinflower.opacus.Accountant, coinflower.dp_accounting.event)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert {"opacus", "dp_accounting"} <= set(dir(coinflower))
+
+
 def test_both_bounds():
     spent = coinflower.epsilon(ROUND, rounds=100, delta=1e-5)
     assert spent == epsilon_after([(Certified(ROUND), 100)], 1e-5)

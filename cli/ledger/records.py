@@ -12,7 +12,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger import stops
 from coinflower.accounting.ledger.backup import adopt as adopt_backup
 from coinflower.accounting.ledger.backup import back_up
-from coinflower.accounting.ledger.entries import terms_to_json, to_csv, to_json
+from coinflower.accounting.ledger.entries import to_csv, to_json
 from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.cli.ledger.stops import LedgerPath, leave, pause, release, resume
@@ -112,7 +112,7 @@ def show(
                     row.charged,
                     row.took_part,
                     row.reserved_rounds,
-                    terms_to_json(row.terms),
+                    f"{row.terms.round}; {row.terms.name}",
                 ]
                 for row in stated.tallies
             ],

@@ -48,6 +48,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    if name in ("dp_accounting", "opacus"):
+        return import_module(f"{__name__}.{name}")
     try:
         home = _HOMES[name]
     except KeyError:
@@ -56,4 +58,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return [*globals(), *__all__, "dp_accounting", "opacus"]

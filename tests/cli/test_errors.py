@@ -107,3 +107,28 @@ def test_a_narrow_window_keeps_every_figure():
     for row in json.loads(run(*command, "--json")[1])["schemes"]:
         shown = rounded_down if row["scheme"] == "realised" else rounded_up
         assert shown(row["epsilon"], 6) in out.decode()
+
+
+PLAN = ["plan", "--clients", "100", "-d", "500", "--epsilon", "2", "--delta", "1e-5"]
+PLAN += ["--rounds", "100", "--batch", "100"]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_a_narrow_table_of_many_columns_cuts_no_figure(encoding):
+    code, out, _ = run(*PLAN, COLUMNS="60", PYTHONIOENCODING=encoding)
+    assert code == 0
+    wide = run(*PLAN, COLUMNS="200", PYTHONIOENCODING=encoding)[1]
+
+    def figures(table):
+        lines = table.decode(encoding).replace("│", "|").splitlines()
+        return [[cell.strip() for cell in line.split("|")] for line in lines if "%" in line]
+
+    assert len(figures(out)) > 2
+    assert figures(out) == figures(wide)
+
+
+def test_columns_are_as_wide_as_spelled_out_letters():
+    out = run(*PLAN, COLUMNS="200", PYTHONIOENCODING="latin-1")[1].decode("latin-1")
+    table = [line for line in out.splitlines() if line[:1] in {"+", "|"}]
+    assert "epsilon" in table[1]
+    assert len(set(map(len, table))) == 1

@@ -319,7 +319,7 @@ def test_plan_prints_a_table_and_warns(monkeypatch):
         "plan --batch 20 --clients 50 -d 40 --epsilon 1 --delta 1e-5 --rounds 10 --scheme paper"
     )
     assert "1.25" in done.stdout
-    assert "signal left" in done.stdout
+    assert "noise / signal" in done.stdout
     assert "not an upper bound" in done.stderr
 
 
