@@ -79,7 +79,7 @@ class CertifiedBySample(Analysis):
     """The first certified bound, δ(ε) = Σ_i Binom(i; d, q)·δ_i(ε): the price of older charges.
 
     Given that i of the client's other records are sampled, the worst gradients are collinear and
-    of full length (docs/mathematics.md, "The certified profile"); for ε ≥ 0
+    of full length (docs/mathematics.md, "The older profile"); for ε ≥ 0
 
     δ_i,remove = ∫ [ pq·N(z; i+1) − (e^ε−1)(1−p)·N(z; 0) − p(e^ε−1+q)·N(z; i) ]₊ dz
     δ_i,add    = ∫ [ p(1−e^ε(1−q))·N(z; i) − (e^ε−1)(1−p)·N(z; 0) − e^ε·pq·N(z; i−1) ]₊ dz

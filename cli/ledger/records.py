@@ -112,7 +112,7 @@ def show(
                     row.charged,
                     row.took_part,
                     row.reserved_rounds,
-                    f"{row.terms.round}; {row.terms.name}",
+                    f"{row.terms.round}; {row.terms.ledger_name}",
                 ]
                 for row in stated.tallies
             ],
