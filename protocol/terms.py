@@ -96,6 +96,11 @@ class Terms:
                 f"rounds_per_invitation = {self.rounds_per_invitation} is more than the "
                 f"{self.rounds} rounds planned."
             )
+        if self.learning_rate is None and self.momentum is not None:
+            raise UserError(
+                f"momentum = {self.momentum:g} goes with a learning rate; both are settings of the "
+                "server now: write them under [update]."
+            )
         if self.learning_rate is not None and self.momentum is None:
             object.__setattr__(self, "momentum", 0.0)
         self._check_noise()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,14 @@ class Checkpoint:
         write_atomically(path, save_tensors(tensors, metadata=dict(self.notes)))
 
     @classmethod
-    def read(cls, path: Path) -> Checkpoint:
+    def read(
+        cls, path: Path, *, round_in: Callable[[Mapping[str, str]], int] | None = None
+    ) -> Checkpoint:
         """Return the state in a file.
+
+        Args:
+            path: The file.
+            round_in: Finds the round in the notes if it is not beside the weights.
 
         Raises:
             ValueError: The file is damaged.
@@ -68,7 +74,10 @@ class Checkpoint:
                 notes = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             weights = tensors.pop("weights")
-            (round_,) = tensors.pop("round")
+            if round_in is not None and "round" not in tensors:
+                round_ = round_in(notes)
+            else:
+                (round_,) = tensors.pop("round")
             if weights.ndim != 1 or weights.dtype != np.float32:
                 raise UserError("weights is not a vector in single precision")
             validation.require_count("round", round_, least=0)

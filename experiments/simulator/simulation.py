@@ -187,7 +187,10 @@ def read_state(folder: Path) -> State:
         ValueError: Its state is damaged, or does not say how it began.
     """
     path = folder / STATE
-    checkpoint = Checkpoint.read(path)
+    # Earlier versions kept the number of iterations with the curve only, and counted samples.
+    checkpoint = Checkpoint.read(
+        path, round_in=lambda notes: json.loads(notes["curve"])["iterations"]
+    )
     try:
         fields = json.loads(checkpoint.notes["curve"])
         fields["accuracy"] = {int(key): value for key, value in fields["accuracy"].items()}
@@ -201,6 +204,8 @@ def read_state(folder: Path) -> State:
             f"{path} does not say how its simulation began, so nobody can tell what it costs; "
             "choose another folder."
         )
+    if "data" in terms:
+        terms["data"] = str(terms["data"]).replace(" samples (", " records (")
     return State(path=path, checkpoint=checkpoint, curve=curve, terms=terms)
 
 

@@ -1,9 +1,13 @@
 """Requests for a simulation: what is refused, what is told, and how one goes on."""
 
 import dataclasses
+import json
 import math
 
+import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save as save_tensors
 
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.compose import epsilon_after
@@ -254,3 +258,24 @@ def test_a_cap_saves_noise_and_epsilon_counts_on_it():
 def test_an_analysis_that_knows_no_cap_chooses_no_noise_for_one():
     with pytest.raises(ValueError, match="scheme 'paper' knows no cap"):
         run_request(asked(cap=2.0, scheme="paper"))
+
+
+def test_a_simulation_of_an_earlier_version_goes_on(tmp_path):
+    first = begin(tmp_path)
+    path = tmp_path / STATE
+    with safe_open(path, "numpy") as file:
+        notes = file.metadata()
+        kept = {
+            "weights": file.get_tensor("weights"),
+            "velocity": file.get_tensor("momentum_buffer"),
+        }
+    terms = json.loads(notes["terms"])
+    del terms["cap"]
+    terms["data"] = terms["data"].replace(" records (", " samples (")
+    path.write_bytes(save_tensors(kept, metadata={**notes, "terms": json.dumps(terms)}))
+    begun = read_state(tmp_path)
+    assert begun.checkpoint.round == 2
+    np.testing.assert_array_equal(begun.checkpoint.memory["momentum_buffer"], kept["velocity"])
+    result = go_on(tmp_path, iterations=3)
+    assert result["iterations"] == 3
+    assert result["sigma"] == first["sigma"]

@@ -229,6 +229,7 @@ def test_every_mode_says_who_adds_noise(
         ({"learning_rate": 0.0}, "learning_rate = 0.0 must be above 0"),
         ({"learning_rate": math.inf}, "learning_rate = inf must be"),
         ({"momentum": 1.0}, "momentum = 1.0 must be below 1"),
+        ({"learning_rate": None}, "momentum = 0.9 goes with a learning rate"),
         ({"momentum": math.nan}, "momentum = nan must be below 1"),
         ({"model": ""}, "model = '' must not be empty"),
         ({"mode": Mode.LOCAL_ONLY}, "p = 0.5 must be 1 in mode local-only"),
