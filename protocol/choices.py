@@ -71,7 +71,7 @@ def signal_left(d: int, q: float, cap: float) -> float:
     if math.isinf(cap):
         return 1.0
     counts, mass, cut = binomial_window(d, q)
-    left = np.minimum(counts, cap * np.sqrt(counts))
+    left = np.sqrt(counts) * np.minimum(np.sqrt(counts), cap)
     return min(1.0, float(left @ mass) / (d * q) + cut)
 
 

@@ -23,10 +23,12 @@ def test_the_signal_left_is_that_of_gradients_at_right_angles(d, q, cap):
     assert signal_left(d, q, cap) == pytest.approx(sums.sum() / counts.sum(), rel=0.01)
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_cap_that_cannot_bite_leaves_everything():
     assert signal_left(9, 0.5, 3.0) == pytest.approx(1)
     assert signal_left(9, 0.5, math.inf) == 1
     assert signal_left(9, 0.5, 2.9) < 1
+    assert signal_left(100, 0.1, 1e308) == pytest.approx(1.0)
 
 
 def test_the_best_cap_of_each_p_is_kept_and_the_best_p_comes_first():
