@@ -56,7 +56,9 @@ def test_batch_sizes_follow_q_and_no_other_rate(
     monkeypatch.setattr(
         participant._gradients,
         "data",
-        Records(inputs=np.tile(data.inputs, (copies, 1, 1)), targets=np.tile(data.targets, copies)),
+        Records(
+            inputs=np.concatenate([data.inputs] * copies), targets=np.tile(data.targets, copies)
+        ),
     )
     for round_ in range(1, rounds + 1):
         participant.gradient_sum(terms, round_, weights)

@@ -151,7 +151,7 @@ def test_rates_beyond_are_tried_until_the_best_lies_inside(tmp_path, monkeypatch
     steps = []
 
     def learn(request, _test_images, _path):
-        away = abs(math.log(request.learning_rate / best[request.scheme]))
+        away = abs(math.log(request.update.step_size / best[request.scheme]))
         return {
             **{"tuning_accuracy": -away, "accuracy": 0.5, "sigma": 1.0, "epsilon": 1.0},
             **{"clients": 3, "curve": {"4": 0.5}, "p": 0.1, "q": 0.1, "d": 30},
