@@ -112,8 +112,8 @@ def weighing(choices: list[Choice], taken: Choice) -> str | None:
     if taken.messages < best.messages:
         price = best.signal_to_noise / taken.signal_to_noise
         return (
-            f"The coin pays: {taken.messages:.4g} messages a round instead of {best.messages:.4g} "
-            f"for {price:.3g} times the noise over signal."
+            f"The coin pays: {taken.messages:.4g} messages per round instead of "
+            f"{best.messages:.4g} for {price:.3g} times the noise over signal."
         )
     fewer = [each for each in choices if each.messages < taken.messages]
     if not fewer:
@@ -122,7 +122,7 @@ def weighing(choices: list[Choice], taken: Choice) -> str | None:
     price = taken.signal_to_noise / other.signal_to_noise
     return (
         f"A smaller p does not pay here: {_named(other)} would send {other.messages:.4g} "
-        f"messages a round instead of {taken.messages:.4g}, for {price:.3g} times the noise over "
+        f"messages per round instead of {taken.messages:.4g}, for {price:.3g} times the noise over "
         "signal."
     )
 
