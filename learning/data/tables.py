@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -72,6 +73,11 @@ def _moved(fault: Fault, places: NDArray[np.int64], count: int) -> Fault:
     return Fault(rows=rows, why=lambda row: fault.why(int(np.searchsorted(places, row))))
 
 
+# Rows are numbered, and no thread of the library can be left behind: one that holds a function of
+# ours would wait for Python for ever when the process ends.
+_IN_THIS_THREAD = pa_csv.ReadOptions(use_threads=False)
+
+
 def column_types(path: Path) -> dict[str, Kind]:
     """Return the columns of a table with what their type suggests that they hold.
 
@@ -82,8 +88,9 @@ def column_types(path: Path) -> dict[str, Kind]:
         if path.suffix == ".parquet":
             found = pa_parquet.read_schema(path)
         else:
-            with pa_csv.open_csv(path, parse_options=_csv_options()) as reader:
-                found = reader.schema
+            found = pa_csv.read_csv(
+                path, read_options=_IN_THIS_THREAD, parse_options=_csv_options()
+            ).schema
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} cannot be read as a table: {_said(error)}") from None
     numeric = (pa.types.is_integer, pa.types.is_floating)
@@ -136,7 +143,7 @@ def _read_csv(path: Path, schema: Schema) -> tuple[pa.Table, dict[int, str]]:
 
     table = pa_csv.read_csv(
         path,
-        read_options=pa_csv.ReadOptions(use_threads=False),  # which numbers the rows
+        read_options=_IN_THIS_THREAD,
         parse_options=_csv_options(note),
         convert_options=pa_csv.ConvertOptions(
             include_columns=schema.needed,
@@ -156,10 +163,13 @@ def _names(path: Path) -> Counter[str]:
     try:
         if path.suffix == ".parquet":
             return Counter(pa_parquet.read_schema(path).names)
-        with pa_csv.open_csv(path, parse_options=_csv_options()) as reader:
-            return Counter(reader.schema.names)
-    except (pa.ArrowException, OSError) as error:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            names = next(filter(None, csv.reader(file)), None)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a table: {_said(error)}") from None
+    if names is None:
+        raise UserError(f"{path} cannot be read as a table: it is empty")
+    return Counter(names)
 
 
 def _said(error: Exception) -> str:

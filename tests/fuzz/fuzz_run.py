@@ -7,6 +7,7 @@ it again. A folder as an argument keeps the inputs that reached something new.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import logging
 import os
@@ -45,7 +46,17 @@ def main() -> None:
         (seeds / str(index)).write_bytes(seed)
     defaults = ["-timeout=60", "-rss_limit_mb=4096", "-print_final_stats=1", "-max_len=4096"]
     atheris.Setup([sys.argv[0], *defaults, *options, str(seeds)], target)
+    ctypes.CDLL(None).on_exit(_leave, None)
     atheris.Fuzz()
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)
+def _leave(status: int, _: object) -> None:
+    """Leave at once: libFuzzer ends the process with Python's lock held.
+
+    Libraries stop their threads at the end, and one of these may wait for that lock for ever.
+    """
+    os._exit(status)
 
 
 def main_with_folder() -> int:
