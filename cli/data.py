@@ -30,8 +30,8 @@ def schema(
     ] = None,
 ) -> None:
     """Draft a schema: the columns of a table, with ranges and categories to fill in."""
-    from coinflower.learning.data.schema_draft import draft_schema
-    from coinflower.learning.data.tables import column_types
+    from coinflower.learning.data.tables.draft import draft_schema
+    from coinflower.learning.data.tables.table import column_types
 
     text = draft_schema(file, column_types(file), target=target, person=person)
     if out is None:
@@ -49,7 +49,7 @@ def hash_(
     as_json: JsonFlag = False,
 ) -> None:
     """Print the hash of a schema, for the terms, and the inputs that a model gets."""
-    from coinflower.learning.data.schema import load_schema
+    from coinflower.learning.data.tables.schema import load_schema
 
     found = load_schema(file)
     if as_json:

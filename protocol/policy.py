@@ -16,7 +16,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.strict import Cap, Count, Index, Positive, Probability, Text, load, strict
-from coinflower.protocol.terms import Terms
+from coinflower.protocol.terms import Terms, Unit
 
 
 class Refusal(Enum):
@@ -35,6 +35,7 @@ class Refusal(Enum):
     BUDGET = "The planned rounds do not fit this client's privacy budget."
     LEDGER = "This client's ledger is not in order."
     SET_BACK = "This client's ledger was set back to an older one."
+    UNIT = "This client counts its data in another unit than the terms protect."
     SCHEMA = "This client does not read its data by this schema."
     MODEL = "This client cannot run this model on its data."
     PAUSED = "The owner has paused this client."
@@ -82,7 +83,8 @@ class Policy:
         schema: Path of the schema that says how tables are read.
         ledger: Path of the ledger.
         witness: Path, best on another disk, of a note of the ledger's last entry.
-        declared_size: Public bound on the number of records, fixed before a run.
+        declared_size: Public bound on the number of units, fixed before a run.
+        unit: What that counts, and what must be protected: a record or a person.
         modes: Modes allowed.
         largest_p: Largest participation probability.
         largest_q: Largest sampling rate.
@@ -115,6 +117,7 @@ class Policy:
     least_noise_multiplier: Annotated[float, Field(ge=0)]
     budget: Budget
     largest_cap: Cap = math.inf
+    unit: Unit = Unit.RECORD
     most_rounds: Count = 1_000_000
     most_rounds_per_invitation: Count = 10_000
     most_classes: Count = 10_000
@@ -166,6 +169,7 @@ class Policy:
             largest_q=terms.q,
             largest_clip_norm=terms.clip_norm,
             largest_cap=terms.cap,
+            unit=terms.unit,
             least_noise_multiplier=terms.noise_multiplier,
             budget=budget,
             most_rounds=max(terms.rounds, cls.most_rounds),
@@ -207,6 +211,8 @@ class Policy:
         if terms.mode not in self.modes:
             allowed = ", ".join(sorted(self.modes))
             raise RefusedError(Refusal.MODE, f"mode {terms.mode} is not among {allowed}")
+        if terms.unit != self.unit:
+            raise RefusedError(Refusal.UNIT, f"unit {terms.unit} is not {self.unit}")
         # Written so that nan, which is neither above nor below a limit, is refused.
         if not terms.p <= self.largest_p:
             raise RefusedError(Refusal.PARTICIPATION, f"p = {terms.p} > {self.largest_p}")
@@ -236,7 +242,7 @@ def _plain(value: object) -> object:
     """Return a value of a policy as TOML has it."""
     if isinstance(value, frozenset):
         return sorted(map(str, value))
-    if isinstance(value, Path):
+    if isinstance(value, Path | Unit):
         return str(value)
     return dict(vars(value)) if isinstance(value, Budget | Share) else value
 

@@ -17,12 +17,16 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, dataclass_transform
 
 import pydantic.dataclasses
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from coinflower.accounting.errors import UserError
 
 _Kind = TypeVar("_Kind")
 _CONFIG = ConfigDict(strict=True, extra="forbid")
+
+
+def _as_tuple(values: object) -> object:
+    return tuple(values) if isinstance(values, list) else values
 
 
 Probability = Annotated[float, Field(gt=0, le=1)]
@@ -33,6 +37,11 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1)]
 Index = Annotated[int, Field(ge=0)]
 Text = Annotated[str, Field(min_length=1)]
+Listed = Annotated[tuple[_Kind, ...], BeforeValidator(_as_tuple)]
+"""Any number of values; a list where they are written."""
+Option = bool | int | float | str | list[int] | list[float]
+Options = dict[Text, Option]
+"""Values by name that only their user can check."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

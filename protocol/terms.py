@@ -9,7 +9,8 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import InitVar
-from typing import Annotated, Any
+from enum import StrEnum
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -22,6 +23,8 @@ from coinflower.protocol.modes import Mode
 from coinflower.protocol.strict import (
     Cap,
     Count,
+    Listed,
+    Options,
     Positive,
     Probability,
     Sha256,
@@ -29,6 +32,9 @@ from coinflower.protocol.strict import (
     decode,
     strict,
 )
+
+CLASSIFICATION = "classification"
+"""The task of terms that name none."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Terms come from the wire; beyond these, nobody's experiment is meant, and accounting takes ages.
@@ -39,7 +45,29 @@ _NOISE_MULTIPLIERS = (1e-6, 1e6)
 _PRICED_PROBABILITIES = (1e-9, 1.0)
 _PRICED_NOISE = (1e-3, 1e4)
 _REALS = ("p", "q", "clip_norm", "cap", "noise_multiplier", "learning_rate", "momentum")
-_OPTIONAL = ("learning_rate", "momentum")
+# Terms from before there were these keep their hash, and with it their experiment.
+_LEFT_OUT_AT_DEFAULT = (
+    "learning_rate",
+    "momentum",
+    "cap",
+    "schema",
+    "unit",
+    "clipping",
+    "task",
+    "task_options",
+    "row_shape",
+    "model_options",
+    "pretrained",
+    "trained_parts",
+    "lora_rank",
+)
+
+
+class Unit(StrEnum):
+    """What one sampled, clipped and protected thing is."""
+
+    RECORD = "record"
+    PERSON = "person"
 
 
 @strict
@@ -58,12 +86,22 @@ class Terms:
         rounds: How many rounds are planned.
         rounds_per_invitation: How many coins one invitation asks for.
         model: Name of the model, installed at the client.
-        classes: Number of classes that it distinguishes.
+        classes: How many numbers it answers with: one per class, label or quantity to predict.
         learning_rate: Step size, in terms of earlier versions. It costs no ε, so it is a setting of
             the server now.
         momentum: The same.
         schema: Hash of the schema that clients read their tables by; left out where the terms are
             written if there is none.
+        unit: What ε protects, what is sampled and clipped, and what declared sizes count.
+        clipping: ``flat`` scales a longer gradient down to the clip norm; ``automatic`` brings
+            nearly all gradients to it. Neither lets one be longer.
+        task: What is learned: a built-in task, or ``package.module:Task`` installed at the client.
+        task_options: Its options.
+        row_shape: Shape of a record, for models that are made to measure; None for others.
+        model_options: Options of the model, such as widths.
+        pretrained: Hash of a file of public weights at the client, which the model begins with.
+        trained_parts: Beginnings of the names of the parameters that are trained; empty for all.
+        lora_rank: Rank of what is learned beside each frozen Linear layer; 0 for nothing.
         scheme: Name of the scheme that charges a round; may be left out, but not be another than
             the mode's.
     """
@@ -76,12 +114,21 @@ class Terms:
     noise_multiplier: float
     rounds: Annotated[int, Field(ge=1, le=1_000_000)]
     model: Text
-    classes: Annotated[int, Field(ge=2, le=100_000)]
+    classes: Annotated[int, Field(ge=1, le=100_000)]
     learning_rate: Positive | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     cap: Cap = math.inf
     rounds_per_invitation: Count = 1
     schema: Sha256 | None = None
+    unit: Unit = Unit.RECORD
+    clipping: Literal["flat", "automatic"] = "flat"
+    task: Text = CLASSIFICATION
+    task_options: Options = dataclasses.field(default_factory=dict)
+    row_shape: Listed[Count] | None = None
+    model_options: Options = dataclasses.field(default_factory=dict)
+    pretrained: Sha256 | None = None
+    trained_parts: Listed[Text] = ()
+    lora_rank: Annotated[int, Field(ge=0, le=1024)] = 0
     scheme: InitVar[str | None] = None
 
     def __post_init__(self, scheme: str | None) -> None:
@@ -90,6 +137,10 @@ class Terms:
             raise UserError(
                 f"experiment = {self.experiment!r} must be 1 to 64 letters, digits, dots, dashes "
                 "or underscores and start with a letter or digit."
+            )
+        if self.task == CLASSIFICATION and self.classes < 2:
+            raise UserError(
+                f"classes = {self.classes} must be at least 2: there is nothing to tell apart."
             )
         if self.rounds_per_invitation > self.rounds:
             raise UserError(
@@ -172,19 +223,16 @@ class Terms:
     def to_fields(self) -> dict[str, Any]:
         """Return the terms as plain values, the scheme that charges them included."""
         fields = {**dataclasses.asdict(self), "mode": str(self.mode), "scheme": self._scheme_name}
+        for field in dataclasses.fields(self):
+            if field.name in _LEFT_OUT_AT_DEFAULT and fields[field.name] == _default(field):
+                del fields[field.name]
         # 1, 1.0 and -0.0, 0.0 are equal, so they must be written, and hashed, alike.
-        for name in _OPTIONAL:
-            if fields[name] is None:
-                del fields[name]
         fields.update({name: fields[name] + 0.0 for name in _REALS if name in fields})
         if math.isinf(self.clip_norm):
             fields["clip_norm"] = "infinite"
-        if not self.is_capped:
-            # Terms from before there were caps keep their hash, and with it their experiment.
-            del fields["cap"]
-        if self.schema is None:  # the same holds for schemas
-            del fields["schema"]
-        return fields
+        return {
+            name: list(each) if isinstance(each, tuple) else each for name, each in fields.items()
+        }
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Terms:
@@ -245,6 +293,10 @@ def terms_of(tally: Tally) -> Terms | None:
     except ValueError:
         return None
     return terms if terms is not None and terms.ledger_key == tally.experiment else None
+
+
+def _default(field: dataclasses.Field[Any]) -> object:
+    return field.default_factory() if callable(field.default_factory) else field.default
 
 
 def _require_within(field: str, value: float, bounds: tuple[float, float]) -> None:

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.cli.main import app
-from coinflower.learning.data.schema import load_schema
+from coinflower.learning.data.tables.schema import load_schema
 from coinflower.protocol.policy import load_policy
 from coinflower.server.settings import load_settings
 from tests.support.documents import all_commands, command_of, commands_in, parsed

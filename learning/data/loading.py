@@ -12,7 +12,7 @@ from coinflower.learning.data.folder import check_split, find_idx, load_idx
 from coinflower.learning.data.images import holds_images, load_images
 from coinflower.learning.data.named import NAMES, load_named
 from coinflower.learning.data.own_loader import is_own_loader, load_by_own_function
-from coinflower.learning.data.schema import Schema, load_schema
+from coinflower.learning.data.tables.schema import Schema, load_schema
 
 _SOURCES = (
     "a .csv, .parquet or .npz file, a folder of these, of idx files, .npy files or images, or your "
@@ -95,7 +95,7 @@ def _load_file(path: Path, *, schema: Schema | None, numbers: bool) -> Dataset:
                 f"{path} is a table, and needs a schema that says how its columns are read; draft "
                 f"one with: coinflower data schema {path}"
             )
-        from coinflower.learning.data.tables import load_table
+        from coinflower.learning.data.tables.table import load_table
 
         return load_table(path, schema)
     _refuse_schema(path, schema)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.per_record import summed_cross_entropy
+from coinflower.learning.gradients.per_record import Loss, summed
 from coinflower.learning.gradients.units import OuterProducts, Rows, UnitGradients, learns_bias
 
 Layer = nn.Conv2d | nn.Linear
@@ -51,10 +51,12 @@ class BookKeeper:
     Args:
         model: The model.
         layers: Its `bookable_layers`.
+        loss: The loss of each record.
     """
 
-    def __init__(self, model: nn.Module, layers: list[Layer]) -> None:
+    def __init__(self, model: nn.Module, layers: list[Layer], loss: Loss) -> None:
         self._model = model
+        self._loss = loss
         self._layers = layers
         self.held = sum(layer.weight.numel() for layer in layers if isinstance(layer, nn.Conv2d))
         """Numbers that are held per record besides activations."""
@@ -78,7 +80,7 @@ class BookKeeper:
 
     def _gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> list[UnitGradients]:
         with _recorded(self._layers) as calls, torch.enable_grad():
-            loss = summed_cross_entropy(self._model(inputs), targets)
+            loss = summed(self._loss, self._model(inputs), targets)
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
         gradients: list[UnitGradients] = []

@@ -15,8 +15,10 @@ from coinflower.accounting.errors import UserError
 from coinflower.learning.gradients.bookkeeping import BookKeeper, CannotKeepBooks, bookable_layers
 from coinflower.learning.gradients.gradsample import PerRecordModel
 from coinflower.learning.gradients.per_record import (
+    Loss,
     check_clip_norm,
     clip_factors,
+    cross_entropy,
     denormals_flushed,
     square_norms_of,
     trainable_parameters,
@@ -39,10 +41,11 @@ def clipped_gradient_sum(
     targets: torch.Tensor,
     clip_norm: float,
     *,
+    loss: Loss = cross_entropy,
     groups: Groups | None = None,
     chunk_size: int | None = None,
 ) -> torch.Tensor:
-    """Return Σ_i g_i · min(1, C / |g_i|), g_i the cross-entropy gradient of record i.
+    """Return Σ_i g_i · min(1, C / |g_i|), g_i the gradient of record i's loss.
 
     Models whose learned parameters all belong to Conv2d and Linear layers, each called once, take a
     single backward pass (`coinflower.learning.gradients.bookkeeping`); any other model goes through
@@ -55,11 +58,12 @@ def clipped_gradient_sum(
     apart.
 
     Args:
-        model: Takes the inputs, records in the first dimension, and returns one row of logits per
-            record.
+        model: Takes the inputs, records in the first dimension, and returns one row per record.
         inputs: n records; n may be 0, which gives exact zeros.
-        targets: The n right classes, int64.
+        targets: What the model should answer, records first; the n right classes, int64, for the
+            loss that is the default.
         clip_norm: The bound C on each record's L2 norm; ``math.inf`` does not clip.
+        loss: The loss of each record, of the model's row and the target; cross-entropy by default.
         groups: Records that belong to one client, say; then each group's sum of clipped gradients
             is clipped, too, before all of them are added up.
         chunk_size: Records processed at a time; by default as many as about 100 MB allow. It bounds
@@ -76,10 +80,10 @@ def clipped_gradient_sum(
     parameters = trainable_parameters(model)
     if not parameters:
         raise UserError("the model has no trainable parameter: set requires_grad on some of them")
-    if len(inputs) != len(targets) or targets.dim() != 1:
+    if targets.dim() < 1 or len(inputs) != len(targets):
         raise UserError(
-            f"targets of shape {tuple(targets.shape)} for {len(inputs)} inputs must be a vector of "
-            "one class per input"
+            f"targets of shape {tuple(targets.shape)} for {len(inputs)} inputs must be one per "
+            "input"
         )
     if groups is not None:
         check_groups(groups, len(inputs))
@@ -97,10 +101,10 @@ def clipped_gradient_sum(
     with denormals_flushed():
         if layers is not None:
             try:
-                return _sum(BookKeeper(model, layers), parameters, batch)
+                return _sum(BookKeeper(model, layers, loss), parameters, batch)
             except CannotKeepBooks:
                 pass
-        return _sum(PerRecordModel(model), parameters, batch)
+        return _sum(PerRecordModel(model, loss), parameters, batch)
 
 
 def refuse_mixing_layers(model: nn.Module) -> None:

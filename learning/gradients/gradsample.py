@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.per_record import summed_cross_entropy, trainable_parameters
+from coinflower.learning.gradients.per_record import Loss, summed, trainable_parameters
 from coinflower.learning.gradients.units import Rows, UnitGradients
 
 
@@ -39,12 +39,14 @@ class PerRecordModel:
 
     Args:
         model: Any model whose layers keep records apart.
+        loss: The loss of each record.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
         from opacus.grad_sample import GradSampleModule
 
         refuse_unsupported(model)
+        self._loss = loss
         twin = copy.deepcopy(model)
         for name, module in twin.named_modules():
             if module.training or not trainable_parameters(module, recurse=False):
@@ -71,7 +73,7 @@ class PerRecordModel:
         """Return the gradients of one chunk of records."""
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            loss = summed_cross_entropy(self._model(inputs), targets)
+            loss = summed(self._loss, self._model(inputs), targets)
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
         return [

@@ -1,7 +1,7 @@
 """What all ways of clipping record by record share: the loss and the clip factor."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -9,6 +9,9 @@ from torch import nn
 from torch.nn import functional
 
 from coinflower.accounting.errors import UserError
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Takes what a model returned and the targets, records first, and returns one loss per record."""
 
 SMALLEST_CLIP_NORM = 1e-12
 LARGEST_ACTIVATION = 1e20
@@ -26,8 +29,23 @@ def check_clip_norm(clip_norm: float) -> None:
         )
 
 
-def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the cross-entropy summed (not averaged) over the records.
+def summed(loss: Loss, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return a loss summed (not averaged) over the records.
+
+    Raises:
+        ValueError: If the loss is not one number per record.
+    """
+    losses = loss(outputs, targets)
+    if losses.shape != (len(targets),):
+        raise UserError(
+            f"the loss has shape {tuple(losses.shape)} for {len(targets)} records; it must be one "
+            "number per record: neither sum nor average over them"
+        )
+    return losses.sum()
+
+
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy of each record.
 
     Args:
         logits: What the model returned, records x classes.
@@ -48,7 +66,7 @@ def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.T
             f"targets range from {low} to {high}, but the model has classes 0 to {classes - 1}: "
             "build the model with as many classes as the data"
         )
-    return functional.cross_entropy(logits, targets, reduction="sum")
+    return functional.cross_entropy(logits, targets, reduction="none")
 
 
 def square_norms_of(gradients: torch.Tensor) -> torch.Tensor:

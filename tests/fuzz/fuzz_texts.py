@@ -11,7 +11,7 @@ import numpy as np
 import tomli_w
 
 from coinflower.learning import load_data
-from coinflower.learning.data.schema import load_schema
+from coinflower.learning.data.tables.schema import load_schema
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import Terms

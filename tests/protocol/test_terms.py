@@ -15,10 +15,24 @@ from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClie
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.mechanism import Round
 from coinflower.protocol.modes import PRIVATE_MODES, Mode, parse_mode
-from coinflower.protocol.terms import Terms
+from coinflower.protocol.terms import Terms, Unit
 from tests.support.builders import terms_fields
 
-PLAIN = terms_fields(q=0.1, rounds=20, learning_rate=0.5, momentum=0.9, cap=math.inf, schema=None)
+# Fields that are not written where they have these values.
+UNWRITTEN: dict[str, Any] = {
+    "cap": math.inf,
+    "schema": None,
+    "unit": Unit.RECORD,
+    "clipping": "flat",
+    "task": "classification",
+    "task_options": {},
+    "row_shape": None,
+    "model_options": {},
+    "pretrained": None,
+    "trained_parts": (),
+    "lora_rank": 0,
+}
+PLAIN = terms_fields(q=0.1, rounds=20, learning_rate=0.5, momentum=0.9, **UNWRITTEN)
 PRIVATE = list(PRIVATE_MODES)
 
 
@@ -101,16 +115,31 @@ def test_the_hash_is_the_same_today_and_tomorrow() -> None:
         ("learning_rate", 0.25),
         ("momentum", 0.0),
         ("schema", "b" * 64),
+        ("unit", Unit.PERSON),
+        ("clipping", "automatic"),
+        ("task", "multilabel"),
+        ("task_options", {"weights": [1.0, 2.0]}),
+        ("row_shape", (3, 32, 32)),
+        ("model_options", {"widths": [64, 32]}),
+        ("pretrained", "b" * 64),
+        ("trained_parts", ("head.",)),
+        ("lora_rank", 4),
     ],
 )
 def test_the_hash_changes_with_every_field(field: str, other: object) -> None:
     changed = make(**{field: other})
     assert changed.hash != make().hash
     assert changed.ledger_key != make().ledger_key
+    assert Terms.from_json(changed.to_json()) == changed
 
 
 def test_every_field_is_among_those_that_change_the_hash() -> None:
     assert {field.name for field in dataclasses.fields(Terms)} == PLAIN.keys()
+
+
+@pytest.mark.parametrize("field", UNWRITTEN)
+def test_terms_say_nothing_of_what_they_do_not_ask_for(field: str) -> None:
+    assert field not in make().to_fields()
 
 
 def test_equal_terms_have_equal_hashes() -> None:

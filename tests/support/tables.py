@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from coinflower.learning.data.schema import load_schema
+from coinflower.learning.data.tables.schema import load_schema
 
 HEADER = "patient,age,sex,ill"
 SCHEMA = """\

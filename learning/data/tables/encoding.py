@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.reading import Fault, Mask
-from coinflower.learning.data.schema import Column, Kind, Schema
+from coinflower.learning.data.tables.schema import Column, Kind, Schema
 
 _NUMBER = r"(?i)^[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|nan|inf|infinity)$"
 

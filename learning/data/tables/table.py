@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
-from coinflower.learning.data.encoding import Encoder
 from coinflower.learning.data.reading import Fault, sort_out
 from coinflower.learning.data.records import Records
-from coinflower.learning.data.schema import Kind, Schema, near
+from coinflower.learning.data.tables.encoding import Encoder
+from coinflower.learning.data.tables.schema import Kind, Schema, near
 
 
 def load_table(path: Path, schema: Schema) -> Dataset:

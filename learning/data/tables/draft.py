@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.data.schema import Kind, near
+from coinflower.learning.data.tables.schema import Kind, near
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _HEAD = """\

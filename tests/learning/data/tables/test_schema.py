@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coinflower.learning.data.schema import Kind, load_schema
-from coinflower.learning.data.schema_draft import draft_schema
+from coinflower.learning.data.tables.draft import draft_schema
+from coinflower.learning.data.tables.schema import Kind, load_schema
 
 WARD = """
 target = "ill"

@@ -8,8 +8,8 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from coinflower.learning import load_data, partition, with_test_part
-from coinflower.learning.data.schema import Kind
-from coinflower.learning.data.tables import column_types
+from coinflower.learning.data.tables.schema import Kind
+from coinflower.learning.data.tables.table import column_types
 
 SCHEMA = """
 target = "ill"

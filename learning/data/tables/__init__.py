@@ -1,0 +1,1 @@
+"""Tables, and the public schema that says how their columns become numbers."""
