@@ -89,16 +89,7 @@ def _counted(vector: Vector, cell: float) -> Counts:
 def add_noise(total: FixedPoint, noise_std: float, randomness: Randomness) -> Vector:
     """Return total + N(0, noise_std²) on a lattice that depends on ``noise_std`` alone.
 
-    Noise is drawn in double precision, rounded to the cells of the total and added in whole
-    numbers. That is the same as rounding the exact noisy sum, so it reveals no more than that. Only
-    then is the sum rounded to the coarser lattice that is published.
-
-    A floating-point sum of both would keep no finer bits than its larger term has. Near zero, pure
-    noise has many of them and noise on a gradient does not, so a few coordinates would reveal with
-    certainty whether a client took part (Mironov, "On significance of the least significant bits
-    for differential privacy", 2012). For the same reason noise must not be coarser than the total:
-    up to 10⁴ clip norms, the most that a client prices, a double has bits below the cell. The
-    lattice makes the noise's variance larger by at most 10⁻¹¹ of itself.
+    The lattice makes the noise's variance larger by at most 10⁻¹¹ of itself.
 
     Args:
         total: What is protected.
@@ -108,11 +99,44 @@ def add_noise(total: FixedPoint, noise_std: float, randomness: Randomness) -> Ve
     Raises:
         ValueError: The noise is not above 0, or is more than 64 bits can hold.
     """
+    published = max(total.cell, lattice_cell(noise_std))
+    noisy = noisy_counts(total, noise_std, published, randomness).astype(np.float32)
+    noisy *= np.float32(published)
+    return noisy
+
+
+def noisy_counts(
+    total: FixedPoint, noise_std: float, cell: float, randomness: Randomness
+) -> Counts:
+    """Return total + N(0, noise_std²), rounded to whole numbers of a cell.
+
+    Noise is drawn in double precision, rounded to the cells of the total and added in whole
+    numbers. That is the same as rounding the exact noisy sum, so it reveals no more than that. Only
+    then is the sum rounded to the coarser cell.
+
+    A floating-point sum of both would keep no finer bits than its larger term has. Near zero, pure
+    noise has many of them and noise on a gradient does not, so a few coordinates would reveal with
+    certainty whether a client took part (Mironov, "On significance of the least significant bits
+    for differential privacy", 2012). For the same reason noise must not be coarser than the total:
+    up to 10⁴ clip norms, the most that a client prices, a double has bits below the cell.
+
+    Args:
+        total: What is protected.
+        noise_std: Standard deviation of the noise, above 0.
+        cell: What is counted in: a power of two, no finer than the cells of the total.
+        randomness: Where the noise comes from.
+
+    Raises:
+        ValueError: The noise is not above 0, or is more than 64 bits can hold; or the cell is
+            finer than those of the total.
+    """
     if not 0 < noise_std <= _MOST_NOISE * total.cell:
         raise UserError(
             f"noise_std = {noise_std} must be above 0 and at most "
             f"{_MOST_NOISE * total.cell:g} on a sum in cells of {total.cell:g}"
         )
+    if not cell >= total.cell:
+        raise UserError(f"cell = {cell:g} must be at least {total.cell:g}, the sum's own.")
     # Every round does this, so it works in place, with few arrays to allocate, and with exact
     # reciprocals of powers of two.
     noise = randomness.normal(total.counts.size, noise_std)
@@ -120,12 +144,9 @@ def add_noise(total: FixedPoint, noise_std: float, randomness: Randomness) -> Ve
     counts: Counts = np.empty(noise.size, np.int64)
     np.rint(noise, out=counts, casting="unsafe")
     counts += total.counts
-    published = max(total.cell, lattice_cell(noise_std))
-    shift = round(math.log2(published / total.cell))
+    shift = round(math.log2(cell / total.cell))
     if shift:
         # Half-open cells: rounding half to even would favour every second one.
         counts += 1 << (shift - 1)
         counts >>= shift
-    noisy = counts.astype(np.float32)
-    noisy *= np.float32(published)
-    return noisy
+    return counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,8 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from coinflower.accounting.masked import CUT_MARGIN, NoiseShares
 from coinflower.learning import SecureRandom, SeededRandom
-from coinflower.learning.noise import FixedPoint, add_noise, fine_cell, lattice_cell
+from coinflower.learning.noise import (
+    FixedPoint,
+    add_noise,
+    fine_cell,
+    lattice_cell,
+    noisy_counts,
+)
 
 SIZE = 200_000
 
@@ -122,3 +130,28 @@ def test_the_noise_is_added_before_anything_is_rounded() -> None:
     steps = int(np.rint(moved / cell).sum())
     assert stats.binomtest(steps, SIZE, share).pvalue > 1e-6
     assert stats.binomtest(steps, SIZE, 0.9 * share).pvalue < 1e-6
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 1.0, 1e4])
+def test_a_masked_number_is_the_exact_noisy_sum_rounded_once(sigma: float) -> None:
+    """Half a fine cell moves every centre alike; the lemma holds for all centres."""
+    share = NoiseShares(noise_multiplier=sigma, clip_norm=1.0, threshold=7, colluders=2)
+    fine, size = fine_cell(1.0), 300
+    total = FixedPoint.of(np.linspace(-3, 3, size, dtype=np.float32), fine)
+    counts = noisy_counts(total, share.share_std, share.cell, SeededRandom(5))
+    draws = SeededRandom(5).normal(size, share.share_std)
+    half = Fraction(1, 2)
+    for count, under, draw in zip(counts, total.counts, draws, strict=True):
+        exact = int(under) * Fraction(fine) + Fraction(float(draw)) + half * Fraction(fine)
+        assert count == math.floor(exact / Fraction(share.cell) + half)
+
+
+def test_a_cell_finer_than_those_of_the_sum_is_refused() -> None:
+    total = FixedPoint(3, fine_cell(1.0))
+    with pytest.raises(ValueError, match="must be at least"):
+        noisy_counts(total, 1e-9, fine_cell(1.0) / 2, SeededRandom(1))
+
+
+@given(st.floats(1e-12, 1e12))
+def test_a_share_covers_the_cut_of_sixteen_million_numbers(clip_norm: float) -> None:
+    assert math.sqrt(2**24) * fine_cell(clip_norm) <= CUT_MARGIN * clip_norm
