@@ -70,6 +70,7 @@ def check(
     """
     from coinflower.client.data import load_local_dataset
     from coinflower.learning.data.reading import Reading
+    from coinflower.learning.data.records import describe
     from coinflower.protocol.policy import load_policy
 
     allowed = load_policy(policy)
@@ -84,8 +85,8 @@ def check(
         "records": len(records),
         "declared_size": allowed.declared_size,
         "persons": persons,
-        "inputs": f"{_shape(records.inputs)} {records.inputs.dtype}",
-        "targets": _targets(data.class_count, f"{_shape(records.targets)} {records.targets.dtype}"),
+        "inputs": records.described,
+        "targets": _targets(data.class_count, describe(records.targets)),
         "schema": records.schema,
         "clamped": dict(reading.clamped),
         "unknown": dict(reading.unknown),
@@ -129,10 +130,6 @@ def _unlogged() -> Iterator[None]:
 
 def _by_column(reading: Any) -> tuple[Any, Any, Any]:
     return reading.clamped, reading.unknown, reading.missing
-
-
-def _shape(values: Any) -> str:
-    return " x ".join(map(str, values.shape[1:])) or "one"
 
 
 def _targets(classes: int | None, numbers: str) -> str:

@@ -6,7 +6,6 @@ import logging
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from coinflower.client.data import require_schema
@@ -18,7 +17,6 @@ from coinflower.learning import (
     clipped_gradient_sum,
     count_parameters,
     load_parameters,
-    to_tensor,
 )
 from coinflower.protocol.terms import Terms
 
@@ -74,8 +72,7 @@ class GradientSums:
         return self._sound_sum(terms, model, rows)
 
     def _sum_over(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
-        inputs = to_tensor(self.data.inputs[rows])
-        targets = torch.from_numpy(self.data.targets[rows])
+        inputs, targets = self.data.batch(rows)
         total: Vector = clipped_gradient_sum(model, inputs, targets, terms.clip_norm).numpy()
         return total
 

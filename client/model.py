@@ -35,7 +35,7 @@ def build_fitting_model(terms: Terms, data: Records, most_parameters: int) -> nn
     blank, target = data.blank_row()
     clipped_gradient_sum(model, blank, target, terms.clip_norm)
     with torch.no_grad():
-        classes = model(blank).shape[1]
+        classes = model(*blank).shape[1]
     if classes != terms.classes:
         raise UserError(
             f"the model {terms.model!r} has {classes} classes, the terms {terms.classes}"

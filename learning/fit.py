@@ -19,9 +19,10 @@ def model_for(name: str, data: Dataset) -> nn.Module:
         UserError: If there is no such model, or it cannot take these rows.
     """
     model = build_model(name, classes=data.classes)
-    first, target = data.train.blank_row()
-    with trial(name, f"the {_described(data.train.inputs.shape[1:])} of {data.name}"):
-        clipped_gradient_sum(model, first, target, 1.0)
+    blank, target = data.train.blank_row()
+    described = " with ".join(map(_described, data.train.row_shapes))
+    with trial(name, f"the {described} of {data.name}"):
+        clipped_gradient_sum(model, blank, target, 1.0)
     return model
 
 
@@ -45,8 +46,8 @@ def trial(name: str, data: str) -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as error:
-        if not place_of(error):  # shapes, in a layer of torch's
+    except (RuntimeError, TypeError) as error:
+        if not place_of(error):  # shapes, in a layer of torch's, or the number of arrays
             raise UserError(
                 f"model {name!r} cannot take {data}: choose another model or other data"
             ) from error

@@ -1,5 +1,7 @@
 """The server's arithmetic on flat float32 vectors, and the accuracy of a model."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -39,7 +41,7 @@ def mean_gradient(noisy_sum: Vector, *, p: float, q: float, declared_total: int)
 
 def evaluate(
     model: nn.Module,
-    inputs: torch.Tensor | NDArray[np.generic],
+    inputs: torch.Tensor | NDArray[Any] | tuple[NDArray[Any], ...],
     targets: torch.Tensor | NDArray[np.int64],
     *,
     batch: int = 1000,
@@ -48,29 +50,36 @@ def evaluate(
 
     Args:
         model: Evaluated in eval mode; its own mode is restored.
-        inputs: Images as a data set holds them (an array), or tensors ready for the model.
+        inputs: What the model takes, as a data set holds it (one array or several), or a tensor
+            that is ready for the model.
         targets: The right classes.
         batch: Records per forward pass.
 
     Raises:
         ValueError: If there is no record, or the counts differ.
     """
-    if len(inputs) == 0 or len(inputs) != len(targets):
-        raise UserError(
-            f"{len(inputs)} inputs and {len(targets)} targets given: evaluation needs equally "
-            "many of both, and at least one"
-        )
+    arrays = inputs if isinstance(inputs, tuple) else (inputs,)
+    count = len(targets)
+    for array in arrays:
+        if count == 0 or len(array) != count:
+            raise UserError(
+                f"{len(array)} inputs and {count} targets given: evaluation needs equally many of "
+                "both, and at least one"
+            )
     modes = {module: module.training for module in model.modules()}
     model.eval()
     right = 0
     try:
         with torch.no_grad():
-            for start in range(0, len(inputs), batch):
-                rows = inputs[start : start + batch]
-                tensor = rows if isinstance(rows, torch.Tensor) else to_tensor(rows)
-                wanted = torch.as_tensor(targets[start : start + batch])
-                right += int((model(tensor).argmax(1) == wanted).sum())
+            for start in range(0, count, batch):
+                rows = slice(start, start + batch)
+                tensors = [
+                    array[rows] if isinstance(array, torch.Tensor) else to_tensor(array[rows])
+                    for array in arrays
+                ]
+                wanted = torch.as_tensor(targets[rows])
+                right += int((model(*tensors).argmax(1) == wanted).sum())
     finally:
         for module, training in modes.items():
             module.training = training
-    return right / len(inputs)
+    return right / count

@@ -95,7 +95,8 @@ def require_ready(
         )
     model = build_model(terms.model, classes=terms.classes)
     with trial(terms.model, f"the test data {settings.test_data!r}"):
-        evaluate(model, test.inputs[:1], test.targets[:1])
+        first = test.take(slice(1))
+        evaluate(model, first.arrays, first.targets)
     return test, model
 
 
@@ -121,7 +122,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         accuracy = None
         if report.round % settings.evaluate_every == 0 or report.round == terms.rounds:
             load_parameters(model, weights)
-            accuracy = evaluate(model, test.inputs, test.targets)
+            accuracy = evaluate(model, test.arrays, test.targets)
         journal.round(report, accuracy)
         journal.status("running", round_=report.round)
         if report.round < terms.rounds and journal.asked_to_stop():

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-import numpy as np
-
 from coinflower.accounting import validation
 from coinflower.accounting.composition.calibration import least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
@@ -26,6 +24,7 @@ from coinflower.learning import (
     partition,
     with_test_part,
 )
+from coinflower.learning.data.arrays import save_npz
 from coinflower.learning.data.own_loader import is_own_loader
 from coinflower.learning.data.partitions import file_count
 from coinflower.protocol.modes import Mode
@@ -153,7 +152,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     )
     sizes = [len(rows) for rows in shares]
     experiment = fresh_name("run")
-    small_images = data.train.inputs.shape[1:] == (1, 8, 8)
+    small_images = data.train.row_shapes == ((1, 8, 8),)
     terms = _terms(plan, experiment, data, max(sizes), small_images=small_images)
     model_for(terms.model, data)  # now, not in a round, shows what does not go together
     folder = folder or Path("runs") / experiment
@@ -204,8 +203,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
 def _save_test_part(cluster: Cluster, data: Dataset) -> str:
     """Keep the rows that no client has, for the server to measure with."""
     path = cluster.folder / "test.npz"
-    test = data.test
-    np.savez(path, x=test.inputs, y=test.targets, kind="rows")
+    save_npz(path, data.test)
     return str(path)
 
 

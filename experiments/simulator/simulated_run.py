@@ -141,7 +141,7 @@ def run_request(
     results = _figures(request, federation, sigma, update, curve)
     if tuning is not None:
         load_parameters(model, simulator.optimizer.kept)
-        results["tuning_accuracy"] = evaluate(model, tuning.test.inputs, tuning.test.targets)
+        results["tuning_accuracy"] = evaluate(model, tuning.test.arrays, tuning.test.targets)
     if request.out is not None:
         _write_results(request.out / "results.json", results, note)
     return results
@@ -196,7 +196,7 @@ def _terms(
     records = len(data.train)
     return {
         "scenario": request.scenario,
-        "data": f"{records:,} records ({_digest(data.train.inputs, data.train.targets)})",
+        "data": f"{records:,} records ({_digest(*data.train.arrays, data.train.targets)})",
         "partition": request.partition,
         "clients": len(federation.sizes),
         "seed": request.seed,

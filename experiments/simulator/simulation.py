@@ -145,7 +145,7 @@ def simulate(
 
 def _accuracy(simulator: Simulator, model: nn.Module, data: Dataset) -> float:
     load_parameters(model, simulator.optimizer.kept)
-    return evaluate(model, data.test.inputs, data.test.targets)
+    return evaluate(model, data.test.arrays, data.test.targets)
 
 
 def _save(

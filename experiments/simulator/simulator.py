@@ -31,7 +31,6 @@ from coinflower.learning import (
     flatten_parameters,
     load_parameters,
     mean_gradient,
-    to_tensor,
 )
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.server.checkpoint import Checkpoint
@@ -169,12 +168,9 @@ class Simulator:
         scenario = self._scenario
         rows = draw.rows if self._rows is None else self._rows[draw.rows]
         load_parameters(self._model, self.optimizer.weights)
+        inputs, targets = self._records.batch(rows)
         total: Vector = clipped_gradient_sum(
-            self._model,
-            to_tensor(self._records.inputs[rows]),
-            torch.from_numpy(self._records.targets[rows]),
-            scenario.clip_norm,
-            groups=self._groups(draw),
+            self._model, inputs, targets, scenario.clip_norm, groups=self._groups(draw)
         ).numpy()
         std = self._noise_std(draw)
         if std > 0:

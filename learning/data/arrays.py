@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
-from coinflower.learning.data.reading import Reading, usable_records
+from coinflower.learning.data.reading import Fault, Reading, outside_of_zero_to_one, usable_records
 from coinflower.learning.data.records import Records
 
-_PARTS = {"x_train": "_train", "x": ""}
+_PARTS = ("_train", "")
 _TEST = "_test"
 _KIND, _ROWS = "kind", "rows"
 _UNREADABLE = (ValueError, OSError, EOFError, zipfile.BadZipFile)
@@ -24,6 +25,7 @@ _UNREADABLE = (ValueError, OSError, EOFError, zipfile.BadZipFile)
 def load_npz(path: Path, *, numbers: bool = False) -> Dataset:
     """Return the arrays x, y and persons of a file, or x_train, y_train, ..., x_test, y_test.
 
+    A model that takes several arrays gets x0, x1, ... (x0_train, ...) instead of x, in this order.
     Floating-point arrays of three dimensions are grey images from 0 to 1, unless the file says
     ``kind="rows"``: then they are rows of vectors, and the model gets them as they are.
 
@@ -43,7 +45,7 @@ def load_npz(path: Path, *, numbers: bool = False) -> Dataset:
 
 def holds_npy(folder: Path) -> bool:
     """Return whether a folder holds rows as ``.npy`` files."""
-    return any((folder / f"{name}.npy").is_file() for name in _PARTS)
+    return any((folder / f"{x}{part}.npy").is_file() for part in _PARTS for x in ("x", "x0"))
 
 
 def load_npy(folder: Path, *, numbers: bool = False) -> Dataset:
@@ -63,17 +65,24 @@ def load_npy(folder: Path, *, numbers: bool = False) -> Dataset:
     return _from_arrays(folder, arrays, numbers=numbers, prepare=_with_channel)
 
 
-Prepare = Callable[[NDArray[Any]], tuple[NDArray[Any], bool]]
-"""Returns the inputs as a model takes them, and whether they must lie in 0..1."""
+def save_npz(path: Path, records: Records) -> None:
+    """Write inputs and targets as `load_npz` reads them."""
+    names = ["x"] if not records.more_inputs else [f"x{i}" for i in range(len(records.arrays))]
+    arrays: dict[str, Any] = dict(zip(names, records.arrays, strict=True))
+    np.savez(path, **arrays, y=records.targets, kind=_ROWS)
+
+
+Prepare = Callable[[NDArray[Any]], tuple[NDArray[Any], list[Fault]]]
+"""Returns inputs as a model takes them, and why it cannot take some."""
 
 
 def _from_arrays(
     path: Path, arrays: Mapping[str, NDArray[Any]], *, numbers: bool, prepare: Prepare
 ) -> Dataset:
-    suffix = next((end for name, end in _PARTS.items() if name in arrays), "_train")
+    suffix = next((part for part in _PARTS if _has_inputs(arrays, part)), _PARTS[0])
     train, reading = _part(path, arrays, suffix, numbers=numbers, prepare=prepare)
     test = None
-    if suffix == "_train" or f"x{_TEST}" in arrays:
+    if suffix == _PARTS[0] or _has_inputs(arrays, _TEST):
         test, _ = _part(path, arrays, _TEST, numbers=numbers, prepare=prepare)
     classes = None
     if not numbers:
@@ -92,35 +101,52 @@ def _part(
     numbers: bool,
     prepare: Prepare,
 ) -> tuple[Records, Reading]:
-    for key in (f"x{suffix}", f"y{suffix}"):
+    names = _names_of_inputs(path, arrays, suffix)
+    for key in (*names, f"y{suffix}"):
         if key not in arrays:
             has = ", ".join(arrays) or "nothing"
             raise UserError(f"{path} cannot be read as data: it has no array {key!r}, only {has}")
-    what = f"{path} (test part)" if suffix == _TEST else str(path)
-    inputs, from_zero_to_one = prepare(arrays[f"x{suffix}"])
+    prepared = [prepare(arrays[name]) for name in names]
     return usable_records(
-        what,
-        inputs,
+        f"{path} (test part)" if suffix == _TEST else str(path),
+        tuple(inputs for inputs, _ in prepared),
         arrays[f"y{suffix}"],
         arrays.get(f"persons{suffix}"),
         numbers=numbers,
-        from_zero_to_one=from_zero_to_one,
+        faults=[fault for _, faults in prepared for fault in faults],
     )
 
 
-def _single(inputs: NDArray[Any]) -> tuple[NDArray[Any], bool]:
+def _has_inputs(arrays: Collection[str], suffix: str) -> bool:
+    return f"x{suffix}" in arrays or f"x0{suffix}" in arrays
+
+
+def _names_of_inputs(path: Path, arrays: Collection[str], suffix: str) -> list[str]:
+    """Return x, or x0, x1 and so on without a gap."""
+    pattern = re.compile(rf"x\d+{suffix}")
+    count = sum(pattern.fullmatch(name) is not None for name in arrays)
+    if count and f"x{suffix}" in arrays:
+        raise UserError(
+            f"{path} has x{suffix} as well as numbered arrays: name the inputs x{suffix}, or "
+            f"x0{suffix}, x1{suffix} and so on if there are several"
+        )
+    return [f"x{i}{suffix}" for i in range(count)] or [f"x{suffix}"]
+
+
+def _single(inputs: NDArray[Any]) -> tuple[NDArray[Any], list[Fault]]:
     """Halve what is in memory, and leave the shape as it is."""
     with np.errstate(over="ignore"):  # becomes infinite, and cannot be used then
-        return (inputs.astype(np.float32) if inputs.dtype.kind == "f" else inputs), False
+        return (inputs.astype(np.float32) if inputs.dtype.kind == "f" else inputs), []
 
 
-def _with_channel(inputs: NDArray[Any]) -> tuple[NDArray[Any], bool]:
+def _with_channel(inputs: NDArray[Any]) -> tuple[NDArray[Any], list[Fault]]:
     """Give grey images of bytes their channel."""
     is_grey = inputs.ndim == 3 and inputs.dtype == np.uint8
-    return (inputs[:, np.newaxis] if is_grey else inputs), False
+    return (inputs[:, np.newaxis] if is_grey else inputs), []
 
 
-def _grey(inputs: NDArray[Any]) -> tuple[NDArray[Any], bool]:
+def _grey(inputs: NDArray[Any]) -> tuple[NDArray[Any], list[Fault]]:
+    inputs, _ = _single(inputs)
     if inputs.ndim == 3 and inputs.dtype.kind == "f":
-        return _single(inputs)[0][:, np.newaxis], True
-    return _with_channel(_single(inputs)[0])
+        return inputs[:, np.newaxis], [outside_of_zero_to_one(inputs)]
+    return _with_channel(inputs)

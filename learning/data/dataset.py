@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.reading import Reading
-from coinflower.learning.data.records import Records, Rows
+from coinflower.learning.data.records import Records, Rows, describe
 
 _TEST_SHARE = 0.2
 _MOST_TEST_ROWS = 10_000
@@ -43,8 +41,10 @@ class Dataset:
                 _check_part(f"{self.name}: the {part} part", records, self.class_count)
         if self.test_part is None:
             return
-        for what in ("inputs", "targets"):
-            ours, theirs = _row(getattr(self.train, what)), _row(getattr(self.test_part, what))
+        for what, ours, theirs in (
+            ("inputs", self.train.described, self.test_part.described),
+            ("targets", describe(self.train.targets), describe(self.test_part.targets)),
+        ):
             if ours != theirs:
                 raise UserError(
                     f"{self.name}: {what} of a training row are {ours}, but those of a test row "
@@ -70,7 +70,7 @@ class Dataset:
             UserError: The targets are no classes.
         """
         if self.class_count is None:
-            raise UserError(f"{self.name}: targets are {_row(self.train.targets)}, not classes")
+            raise UserError(f"{self.name}: targets are {describe(self.train.targets)}, not classes")
         return self.class_count
 
     @property
@@ -101,11 +101,6 @@ def with_test_part(data: Dataset) -> Dataset:
     )
 
 
-def _row(values: NDArray[Any]) -> str:
-    size = " x ".join(map(str, values.shape[1:])) or "single"
-    return f"{size} {values.dtype}"
-
-
 def _check_part(what: str, records: Records, classes: int | None) -> None:
     if len(records) == 0:
         raise UserError(f"{what} is empty, but needs at least one record")
@@ -113,7 +108,7 @@ def _check_part(what: str, records: Records, classes: int | None) -> None:
         return
     targets = records.targets
     if not records.are_classified:
-        raise UserError(f"{what} has targets that are {_row(targets)}, not classes")
+        raise UserError(f"{what} has targets that are {describe(targets)}, not classes")
     if targets.min() < 0 or targets.max() >= classes:
         raise UserError(
             f"{what} has labels from {targets.min()} to {targets.max()}; they must lie in 0.."

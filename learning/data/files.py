@@ -62,7 +62,7 @@ def load_files(folder: Path, load: Callable[[Path], Dataset]) -> Dataset:
 def _together(folder: Path, parts: Sequence[Records]) -> Records:
     first = parts[0]
     for part in parts:
-        rows = [(one.inputs.shape[1:], one.targets.shape[1:]) for one in (first, part)]
+        rows = [(*one.row_shapes, one.targets.shape[1:]) for one in (first, part)]
         if rows[0] != rows[1]:
             raise UserError(
                 f"the files of {folder} do not fit together: inputs and targets of a row have "
@@ -75,9 +75,13 @@ def _together(folder: Path, parts: Sequence[Records]) -> Records:
         persons = np.concatenate(
             [part.persons + number for part, number in zip(parts, first_numbers, strict=False)]
         )
+    inputs, *more = (
+        np.concatenate(each) for each in zip(*(part.arrays for part in parts), strict=True)
+    )
     return Records(
-        inputs=np.concatenate([part.inputs for part in parts]),
+        inputs=inputs,
         targets=np.concatenate([part.targets for part in parts]),
+        more_inputs=tuple(more),
         persons=persons,
         schema=first.schema,
     )

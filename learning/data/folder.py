@@ -88,7 +88,7 @@ def _load_emnist(place: Path, split: str) -> Dataset:
     (train_part, reading), (test_part, _) = (
         usable_records(
             f"{place} ({part})",
-            images.transpose(0, 2, 1)[:, np.newaxis],
+            (images.transpose(0, 2, 1)[:, np.newaxis],),
             labels - first,
             classes=classes,
         )

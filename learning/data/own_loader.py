@@ -25,6 +25,7 @@ def is_own_loader(spec: str) -> bool:
 def load_by_own_function(spec: str, *, numbers: bool = False) -> Dataset:
     """Return what the function returns: inputs and targets, and persons if it knows them.
 
+    The inputs are one array, or a tuple of arrays for a model that takes several.
     It may return a `Dataset` or `Records` as well.
 
     Raises:
@@ -37,15 +38,20 @@ def load_by_own_function(spec: str, *, numbers: bool = False) -> Dataset:
     if isinstance(returned, Dataset):
         return returned
     if isinstance(returned, Records):
-        returned = (returned.inputs, returned.targets, returned.persons)
+        returned = (returned.arrays, returned.targets, returned.persons)
     if not isinstance(returned, Sequence) or len(returned) not in (2, 3):
         raise UserError(
             f"{what} returned {type(returned).__name__}; it must return inputs and targets, and "
             "persons if it knows them"
         )
-    arrays = [None if one is None else np.asarray(one) for one in (*returned, None)[:3]]
-    if arrays[0] is None or arrays[1] is None:
-        raise UserError(f"{what} returned None for inputs or targets")
-    records, reading = usable_records(spec, arrays[0], arrays[1], arrays[2], numbers=numbers)
+    inputs, targets, persons = (*returned, None)[:3]
+    several = inputs if isinstance(inputs, tuple) else (inputs,)
+    if not several or any(one is None for one in (*several, targets)):
+        raise UserError(f"{what} returned no inputs or no targets")
+    with blamed_on_its_author(what):
+        arrays = tuple(map(np.asarray, several))
+        targets = np.asarray(targets)
+        persons = None if persons is None else np.asarray(persons)
+    records, reading = usable_records(spec, arrays, targets, persons, numbers=numbers)
     classes = None if numbers else max(2, int(records.targets.max(initial=0)) + 1)
     return Dataset(name=spec, train=records, class_count=classes, reading=reading)

@@ -100,24 +100,24 @@ def sort_out(
 
 def usable_records(
     what: str,
-    inputs: NDArray[Any],
+    inputs: tuple[NDArray[Any], ...],
     targets: NDArray[Any],
     persons: NDArray[Any] | None = None,
     *,
     numbers: bool = False,
     classes: int | None = None,
-    from_zero_to_one: bool = False,
+    faults: Sequence[Fault] = (),
 ) -> tuple[Records, Reading]:
     """Return the records of some arrays that can be used, and log which cannot and why.
 
     Args:
         what: What the data is called in messages.
-        inputs: What the model takes, rows first.
+        inputs: The array that the model takes, rows first, or several of them.
         targets: What it should answer.
         persons: Whose rows they are, if that is known.
         numbers: Whether targets are numbers; else they are classes.
         classes: The number of classes, if it is known.
-        from_zero_to_one: Whether inputs outside of 0..1 cannot be used.
+        faults: What else is wrong with some of the records.
 
     Raises:
         UserError: The arrays do not fit together, or most records cannot be used.
@@ -129,17 +129,24 @@ def usable_records(
         )
     with np.errstate(invalid="ignore", over="ignore"):
         wanted_targets = targets.astype(np.float32 if numbers else np.int64)
+    first, *more = inputs
     try:
-        records = Records(inputs=inputs, targets=wanted_targets, persons=_as_persons(persons))
+        records = Records(
+            inputs=first,
+            targets=wanted_targets,
+            more_inputs=tuple(more),
+            persons=_as_persons(persons),
+        )
     except UserError as error:
         raise UserError(f"{what}: {error}") from None
-    faults = _faults_of_inputs(inputs, from_zero_to_one=from_zero_to_one)
+    names = [f" of x{i}" for i in range(len(inputs))] if more else [""]
+    found = [*map(_not_finite, inputs, names), *faults]
     if numbers:
-        finite = np.isfinite(wanted_targets).reshape(len(records), -1).all(axis=1)
-        faults.append(Fault(rows=~finite, why=lambda _: "its target is not a finite number"))
+        finite = _all_in_row(wanted_targets, np.isfinite)
+        found.append(Fault(rows=~finite, why=lambda _: "its target is not a finite number"))
     else:
-        faults += _faults_of_classes(targets, wanted_targets, classes)
-    kept, reading = sort_out(what, len(records), faults)
+        found += _faults_of_classes(targets, wanted_targets, classes)
+    kept, reading = sort_out(what, len(records), found)
     return (records if kept is None else records.take(kept)), reading
 
 
@@ -173,23 +180,30 @@ def _faults_of_classes(
     return faults
 
 
-def _faults_of_inputs(inputs: NDArray[Any], *, from_zero_to_one: bool) -> list[Fault]:
-    if inputs.dtype.kind != "f":
-        return []
+def outside_of_zero_to_one(images: NDArray[Any]) -> Fault:
+    """Return which images have values that no image has."""
+    sound = _all_in_row(images, lambda values: (values >= 0) & (values <= 1))
+    return Fault(rows=~sound, why=lambda _: "it has values outside of 0..1: scale them to 0..1")
 
-    def why_not(row: int) -> str:
+
+def _not_finite(inputs: NDArray[Any], of_which: str) -> Fault:
+    def why(row: int) -> str:
         values = inputs[row]
         place = np.unravel_index(int(np.argmin(np.isfinite(values))), values.shape)
-        value = values[place]
-        if np.isfinite(value):
-            return "it has values outside of 0..1: scale them to 0..1"
         column = place[0] if len(place) == 1 else tuple(map(int, place))
-        return f"it has {'NaN' if np.isnan(value) else value} in column {column}"
+        value = "NaN" if np.isnan(values[place]) else values[place]
+        return f"it has {value} in column {column}{of_which}"
 
-    bad = np.zeros(len(inputs), dtype=bool)
-    step = max(1, _CHUNK_NUMBERS // max(1, inputs[:1].size))
-    for start in range(0, len(inputs), step):  # of a mapped file, only so much is in memory
-        values = inputs[start : start + step].reshape(len(inputs[start : start + step]), -1)
-        sound = (values >= 0) & (values <= 1) if from_zero_to_one else np.isfinite(values)
-        bad[start : start + step] = ~sound.all(axis=1)
-    return [Fault(rows=bad, why=why_not)]
+    return Fault(rows=~_all_in_row(inputs, np.isfinite), why=why)
+
+
+def _all_in_row(values: NDArray[Any], check: Callable[[NDArray[Any]], Mask]) -> Mask:
+    """Return for each row whether all of it passes; of a mapped file, little is in memory."""
+    found = np.ones(len(values), dtype=bool)
+    if values.dtype.kind != "f":  # whole numbers are all sound
+        return found
+    step = max(1, _CHUNK_NUMBERS // max(1, values[:1].size))
+    for start in range(0, len(values), step):
+        some = values[start : start + step]
+        found[start : start + step] = check(some).reshape(len(some), -1).all(axis=1)
+    return found

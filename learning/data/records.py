@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from coinflower.accounting.errors import UserError
 
 Rows = NDArray[np.int64]
+Chosen = Rows | NDArray[np.bool_] | slice
+"""Which of the rows: by number, by a mask, or a stretch of them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,6 +24,8 @@ class Records:
         inputs: What the model takes, rows first: floats as they are, bytes (uint8) as 0 to 1, other
             integers as indices, such as those of words. Images are N x channels x height x width.
         targets: What it should answer, rows first: int64 classes, or float32 numbers of any shape.
+        more_inputs: Further arrays of the same rows, for a model that takes several: it is called
+            as ``model(inputs, *more_inputs)``.
         persons: Whose row each is, int64; rows of equal numbers are one person's. None if nobody
             said. The numbers mean nothing outside of these records.
         schema: Hash of the schema that a table was read by; None for what is no table.
@@ -29,20 +33,23 @@ class Records:
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
+    more_inputs: tuple[NDArray[Any], ...] = ()
     persons: Rows | None = None
     schema: str | None = None
 
     def __post_init__(self) -> None:
         """Check that the arrays are rows of one table, of types that a model can take."""
-        if self.inputs.ndim < 2 or self.inputs.dtype.kind not in "fiu":
-            raise UserError(
-                f"inputs of shape {self.inputs.shape} and type {self.inputs.dtype} must be an "
-                "array of numbers with the rows first, such as N x features or N x channels x "
-                "height x width"
-            )
+        for array in self.arrays:
+            if array.ndim < 2 or array.dtype.kind not in "fiu":
+                raise UserError(
+                    f"inputs of shape {array.shape} and type {array.dtype} must be an array of "
+                    "numbers with the rows first, such as N x features or N x channels x height x "
+                    "width"
+                )
         if self.targets.dtype not in (np.dtype(np.int64), np.dtype(np.float32)):
             raise UserError(f"targets of type {self.targets.dtype} must be int64 or float32")
-        for what, values in (("targets", self.targets), ("persons", self.persons)):
+        others = [("inputs", array) for array in self.more_inputs]
+        for what, values in (*others, ("targets", self.targets), ("persons", self.persons)):
             if values is not None and (values.ndim < 1 or len(values) != len(self.inputs)):
                 raise UserError(
                     f"{len(self.inputs)} rows have {what} of shape {values.shape}: there must be "
@@ -53,31 +60,61 @@ class Records:
         return len(self.targets)
 
     @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """All arrays that the model takes, in their order."""
+        return self.inputs, *self.more_inputs
+
+    @property
+    def row_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shape of a row of each array."""
+        return tuple(array.shape[1:] for array in self.arrays)
+
+    @property
+    def described(self) -> str:
+        """Shape and type of a row's inputs, for people."""
+        return " and ".join(map(describe, self.arrays))
+
+    @property
     def are_classified(self) -> bool:
         """Whether each row has one class as its target."""
         return self.targets.dtype == np.int64 and self.targets.ndim == 1
 
-    def take(self, rows: Rows | NDArray[np.bool_] | slice) -> Records:
+    def take(self, rows: Chosen) -> Records:
         """Return some of the rows."""
         return replace(
             self,
             inputs=self.inputs[rows],
             targets=self.targets[rows],
+            more_inputs=tuple(array[rows] for array in self.more_inputs),
             persons=None if self.persons is None else self.persons[rows],
         )
 
-    def blank_row(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a row of zeros with its target, ready for a model: it depends on no record."""
-        inputs = np.zeros((1, *self.inputs.shape[1:]), dtype=self.inputs.dtype)
-        targets = np.zeros((1, *self.targets.shape[1:]), dtype=self.targets.dtype)
-        return to_tensor(inputs), torch.from_numpy(targets)
+    def batch(self, rows: Chosen) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        """Return some of the rows as a model takes them, and their targets."""
+        inputs = tuple(to_tensor(array[rows]) for array in self.arrays)
+        return inputs, torch.from_numpy(self.targets[rows])
+
+    def blank_row(self) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        """Return a row of zeros with its target, as `batch` does: it depends on no record."""
+        inputs, targets = self.batch(slice(0))
+        return tuple(map(_one_of_zeros, inputs)), _one_of_zeros(targets)
+
+
+def describe(values: NDArray[Any]) -> str:
+    """Return shape and type of a row, for people."""
+    size = " x ".join(map(str, values.shape[1:])) or "single"
+    return f"{size} {values.dtype}"
+
+
+def _one_of_zeros(none: torch.Tensor) -> torch.Tensor:
+    return none.new_zeros((1, *none.shape[1:]))
 
 
 def to_tensor(inputs: NDArray[Any]) -> torch.Tensor:
     """Return rows as a tensor for a model: bytes from 0 to 1, other integers as they are.
 
-    Call it on the rows of a batch, ``to_tensor(records.inputs[rows])``, so that the records
-    themselves stay as small as their bytes.
+    Call it on the rows of a batch, as `Records.batch` does, so that the records themselves stay as
+    small as their bytes.
     """
     if inputs.dtype.kind in "iu" and inputs.dtype != np.uint8:
         return torch.from_numpy(inputs.astype(np.int64, order="C"))

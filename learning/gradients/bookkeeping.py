@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.per_record import Loss, summed
+from coinflower.learning.gradients.per_record import Inputs, Loss, summed
 from coinflower.learning.gradients.units import OuterProducts, Rows, UnitGradients, learns_bias
 
 Layer = nn.Conv2d | nn.Linear
@@ -62,15 +62,16 @@ class BookKeeper:
         """Numbers that are held per record besides activations."""
         self._channels_last = self.held > 0
 
-    def gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> list[UnitGradients]:
+    def gradients(self, inputs: Inputs, targets: torch.Tensor) -> list[UnitGradients]:
         """Return the gradients of one chunk of records.
 
         Raises:
             CannotKeepBooks: If a layer is called more than once or its input changes afterwards.
         """
-        if self._channels_last and inputs.dim() == 4:
+        if self._channels_last and any(one.dim() == 4 for one in inputs):
+            turned = tuple(_channels_last(one) if one.dim() == 4 else one for one in inputs)
             try:
-                return self._gradients(_channels_last(inputs), targets)
+                return self._gradients(turned, targets)
             except RuntimeError as error:
                 # A model may use `view` where only a contiguous tensor will do.
                 if "view size is not compatible" not in str(error):
@@ -78,9 +79,9 @@ class BookKeeper:
                 self._channels_last = False
         return self._gradients(inputs, targets)
 
-    def _gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> list[UnitGradients]:
+    def _gradients(self, inputs: Inputs, targets: torch.Tensor) -> list[UnitGradients]:
         with _recorded(self._layers) as calls, torch.enable_grad():
-            loss = summed(self._loss, self._model(inputs), targets)
+            loss = summed(self._loss, self._model(*inputs), targets)
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
         gradients: list[UnitGradients] = []

@@ -15,6 +15,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.learning.gradients.bookkeeping import BookKeeper, CannotKeepBooks, bookable_layers
 from coinflower.learning.gradients.gradsample import PerRecordModel
 from coinflower.learning.gradients.per_record import (
+    Inputs,
     Loss,
     check_clip_norm,
     clip_factors,
@@ -37,7 +38,7 @@ _NUMBERS_PER_INPUT = 128  # intermediate numbers per input number, generous for 
 
 def clipped_gradient_sum(
     model: nn.Module,
-    inputs: torch.Tensor,
+    inputs: torch.Tensor | Inputs,
     targets: torch.Tensor,
     clip_norm: float,
     *,
@@ -59,7 +60,8 @@ def clipped_gradient_sum(
 
     Args:
         model: Takes the inputs, records in the first dimension, and returns one row per record.
-        inputs: n records; n may be 0, which gives exact zeros.
+        inputs: n records, or several tensors of these for a model that takes several; n may be 0,
+            which gives exact zeros.
         targets: What the model should answer, records first; the n right classes, int64, for the
             loss that is the default.
         clip_norm: The bound C on each record's L2 norm; ``math.inf`` does not clip.
@@ -80,18 +82,20 @@ def clipped_gradient_sum(
     parameters = trainable_parameters(model)
     if not parameters:
         raise UserError("the model has no trainable parameter: set requires_grad on some of them")
-    if targets.dim() < 1 or len(inputs) != len(targets):
-        raise UserError(
-            f"targets of shape {tuple(targets.shape)} for {len(inputs)} inputs must be one per "
-            "input"
-        )
+    arrays = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+    for array in arrays:
+        if targets.dim() < 1 or len(array) != len(targets):
+            raise UserError(
+                f"targets of shape {tuple(targets.shape)} for {len(array)} inputs must be one per "
+                "input"
+            )
     if groups is not None:
-        check_groups(groups, len(inputs))
+        check_groups(groups, len(targets))
     if chunk_size is not None and chunk_size < 1:
         raise UserError(f"chunk_size = {chunk_size} must be at least 1, or None to choose it")
 
     batch = _Batch(
-        inputs=inputs.detach(),
+        inputs=tuple(array.detach() for array in arrays),
         targets=targets,
         clip_norm=clip_norm,
         groups=groups,
@@ -127,14 +131,14 @@ class _GradientSource(Protocol):
 
     held: int
 
-    def gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> list[UnitGradients]: ...
+    def gradients(self, inputs: Inputs, targets: torch.Tensor) -> list[UnitGradients]: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Batch:
     """Records, those of one group next to each other, and how they are clipped and cut."""
 
-    inputs: torch.Tensor
+    inputs: Inputs
     targets: torch.Tensor
     clip_norm: float
     groups: Groups | None
@@ -144,7 +148,7 @@ class _Batch:
         groups = self.groups
         return replace(
             self,
-            inputs=self.inputs[rows],
+            inputs=tuple(array[rows] for array in self.inputs),
             targets=self.targets[rows],
             groups=None if groups is None else replace(groups, of=groups.of[rows]),
         )
@@ -156,7 +160,7 @@ class _Batch:
         order = self.groups.of.argsort(stable=True)
         return replace(
             self,
-            inputs=self.inputs[order],
+            inputs=tuple(array[order] for array in self.inputs),
             targets=self.targets[order],
             groups=replace(self.groups, of=self.groups.of[order]),
         )
@@ -179,7 +183,8 @@ class _Batch:
     def _most(self, held: int) -> int:
         if self.chunk_size is not None:
             return self.chunk_size
-        per_record = held + _NUMBERS_PER_INPUT * self.inputs.shape[1:].numel()
+        numbers = sum(array.shape[1:].numel() for array in self.inputs)
+        per_record = held + _NUMBERS_PER_INPUT * numbers
         return max(1, _CHUNK_NUMBERS // per_record)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.per_record import Loss, summed, trainable_parameters
+from coinflower.learning.gradients.per_record import Inputs, Loss, summed, trainable_parameters
 from coinflower.learning.gradients.units import Rows, UnitGradients
 
 
@@ -69,11 +69,11 @@ class PerRecordModel:
         self.held = sum(parameter.numel() for parameter in self._originals)
         """Numbers that are held per record besides activations."""
 
-    def gradients(self, inputs: torch.Tensor, targets: torch.Tensor) -> list[UnitGradients]:
+    def gradients(self, inputs: Inputs, targets: torch.Tensor) -> list[UnitGradients]:
         """Return the gradients of one chunk of records."""
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            loss = summed(self._loss, self._model(inputs), targets)
+            loss = summed(self._loss, self._model(*inputs), targets)
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
         return [

@@ -10,6 +10,9 @@ from torch.nn import functional
 
 from coinflower.accounting.errors import UserError
 
+Inputs = tuple[torch.Tensor, ...]
+"""All that a model is called with, records first in each."""
+
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Takes what a model returned and the targets, records first, and returns one loss per record."""
 

@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 from coinflower.cli import main as cli
-from tests.support import tables
+from tests.support import scans, tables
 from tests.support.builders import policy_fields
 
 ROOT = Path(__file__).parents[2]
@@ -155,6 +155,45 @@ def test_simulate_makes_every_file_one_client(command, wards):
     found = json.loads(out)
     assert (found["clients"], found["d"], found["smallest_d"]) == (4, 60, 60)
     assert found["accuracy"] is not None
+
+
+@pytest.fixture
+def radiology(tmp_path, monkeypatch):
+    """Three files of scans with reports in a folder."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "scans").mkdir()
+    for index in range(3):
+        np.savez(tmp_path / "scans" / f"{index}.npz", **scans.arrays(30, seed=index))
+    return tmp_path
+
+
+def test_run_trains_on_records_of_several_arrays(command, radiology):
+    code, out, err = command(
+        *("run", "--data", "scans", "--partition", "files", "--model", scans.BOOKED),
+        *("--rounds", 2, "--out", "out", "--json"),
+    )
+    assert not code, err
+    assert json.loads(out)["accuracy"] is not None
+    with np.load(radiology / "out" / "test.npz") as held_out:
+        assert held_out["x0"].shape == (18, 3, 4, 4)
+        assert held_out["x1"].shape == (18, 5)
+
+
+def test_simulate_trains_on_records_of_several_arrays(command, radiology):
+    code, out, err = command(
+        *("simulate", "many-small", "--data", "scans", "--partition", "files"),
+        *("--model", scans.PER_RECORD, "--iterations", 3, "--json", "--out", "out"),
+    )
+    assert not code, err
+    assert json.loads(out)["accuracy"] is not None
+
+
+def test_check_names_all_arrays(command, ward):
+    scans.write_npy(ward / "scans", 7)
+    (ward / "policy.toml").write_text(tomli_w.dumps(policy_fields(data="scans")))
+    code, out, err = command("data", "check", "policy.toml")
+    assert not code, err
+    assert "Inputs of a record: 3 x 4 x 4 uint8 and 5 int64. Targets: one of 2 classes" in out
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from coinflower.client import gradient_sums
 from coinflower.client.data import load_local_data
 from coinflower.client.participant import UnansweredError
-from coinflower.learning import SecureRandom, build_model, clipped_gradient_sum, to_tensor
+from coinflower.learning import Records, SecureRandom, build_model, clipped_gradient_sum, to_tensor
 from coinflower.learning.noise import lattice_cell
 from coinflower.protocol.messages import vector_to_bytes
 from coinflower.protocol.modes import Mode
@@ -126,7 +126,7 @@ def test_an_untrusted_client_does_the_same_work_for_either_coin(
     participant = enrolled(owner.open_with(True, False, randomness=recorder), terms)
 
     def counted(model: Any, inputs: Any, targets: Any, clip_norm: float) -> torch.Tensor:
-        recorder.calls.append(("gradient", len(inputs) - recorder.batches[-1], clip_norm))
+        recorder.calls.append(("gradient", len(targets) - recorder.batches[-1], clip_norm))
         return clipped_gradient_sum(model, inputs, targets, clip_norm)
 
     monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", counted)
@@ -200,7 +200,7 @@ def test_a_sample_that_cannot_be_read_does_not_show(
 ) -> None:
     terms = make_terms()
     participant = enrolled(owner.open_with(True), terms)
-    monkeypatch.setattr(gradient_sums, "to_tensor", lambda _: 1 / 0)
+    monkeypatch.setattr(Records, "batch", lambda *_: 1 / 0)
     assert participant.gradient_sum(terms, 1, weights).shape == (LENGTH,)
 
 

@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from coinflower.learning import build_model, clipped_gradient_sum
+from coinflower.learning import Groups, build_model, clipped_gradient_sum, load_data
 from coinflower.learning.gradients.per_record import denormals_flushed, square_norms_of
+from tests.support import scans
 from tests.support.clipped_models import (
     MODELS,
     OwnParameter,
@@ -30,6 +32,28 @@ def test_the_sum_is_that_of_a_loop_over_samples(name, clip_norm):
     expected = loop_sum(model, inputs, targets, clip_norm)
     actual = clipped_gradient_sum(model, inputs, targets, clip_norm)
     assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [scans.BOOKED, scans.PER_RECORD])
+@pytest.mark.parametrize("chunk_size", [None, 4])
+def test_a_model_may_take_several_tensors(name, chunk_size):
+    model = build_model(name, classes=2)
+    inputs, targets = load_data(scans.LOADER).train.batch(np.arange(11))
+    expected = loop_sum(model, inputs, targets, 0.5)
+    actual = clipped_gradient_sum(model, inputs, targets, 0.5, chunk_size=chunk_size)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="for 10 inputs must be one per input"):
+        clipped_gradient_sum(model, (inputs[0], inputs[1][1:]), targets, 0.5)
+
+
+def test_groups_of_several_tensors_are_put_in_order_together():
+    model = build_model(scans.BOOKED, classes=2)
+    inputs, targets = load_data(scans.LOADER).train.batch(np.arange(6))
+    of = torch.tensor([1, 0, 1, 0, 0, 1])
+    groups = Groups(of=of, largest_norm=1e9)
+    actual = clipped_gradient_sum(model, inputs, targets, 0.5, groups=groups, chunk_size=4)
+    expected = loop_sum(model, inputs, targets, 0.5)
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 

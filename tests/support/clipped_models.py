@@ -131,11 +131,15 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def sample_gradients(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def sample_gradients(
+    model: nn.Module, inputs: torch.Tensor | tuple[torch.Tensor, ...], targets: torch.Tensor
+) -> torch.Tensor:
+    arrays = inputs if isinstance(inputs, tuple) else (inputs,)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     rows = []
     for i in range(len(targets)):
-        loss = functional.cross_entropy(model(inputs[i : i + 1]), targets[i : i + 1])
+        one = (array[i : i + 1] for array in arrays)
+        loss = functional.cross_entropy(model(*one), targets[i : i + 1])
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         rows.append(
             torch.cat(
@@ -149,7 +153,10 @@ def sample_gradients(model: nn.Module, inputs: torch.Tensor, targets: torch.Tens
 
 
 def loop_sum(
-    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float
+    model: nn.Module,
+    inputs: torch.Tensor | tuple[torch.Tensor, ...],
+    targets: torch.Tensor,
+    clip_norm: float,
 ) -> torch.Tensor:
     rows = sample_gradients(model, inputs, targets)
     return _clipped_total(rows, clip_norm)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coinflower.learning.data.loading import load_data
-from coinflower.learning.data.reading import usable_records
+from coinflower.learning.data.reading import outside_of_zero_to_one, usable_records
 
 GOOD = np.linspace(0, 1, 6 * 4 * 4, dtype=np.float32).reshape(6, 4, 4)
 LABELS = np.arange(6) % 3
@@ -44,7 +44,7 @@ def test_one_bad_record_is_absent_and_named_in_the_log(tmp_path, caplog, images,
 
 
 def test_sound_records_are_passed_on_as_they_are(caplog):
-    records, reading = usable_records("data", GOOD, LABELS)
+    records, reading = usable_records("data", (GOOD,), LABELS)
     assert records.inputs is GOOD
     assert records.targets.tolist() == LABELS.tolist()
     assert (reading.rows, reading.refused) == (6, 0)
@@ -52,7 +52,7 @@ def test_sound_records_are_passed_on_as_they_are(caplog):
 
 
 def test_labels_beyond_the_classes_that_are_known_are_absent(caplog):
-    records, reading = usable_records("data", GOOD, np.array([0, 1, 2, 9, 1, 0]), classes=3)
+    records, reading = usable_records("data", (GOOD,), np.array([0, 1, 2, 9, 1, 0]), classes=3)
     assert len(records) == 5
     assert records.targets.tolist() == [0, 1, 2, 1, 0]
     assert reading.named == ("record 3: its label is above 2",)
@@ -62,13 +62,12 @@ def test_labels_beyond_the_classes_that_are_known_are_absent(caplog):
 def test_a_thousand_bad_records_are_counted_and_a_few_named(caplog):
     labels = np.zeros(3000)
     labels[:1000] = -1
-    usable_records("data", np.zeros((3000, 2, 2), np.uint8), labels)
+    usable_records("data", (np.zeros((3000, 2, 2), np.uint8),), labels)
     assert len(caplog.records) == 11
     assert "1000 of 3000 records count as absent" in caplog.text
 
 
 def test_data_that_is_mostly_unusable_is_refused():
+    images = np.concatenate([GOOD[:1], GOOD[1:] * 255])
     with pytest.raises(ValueError, match=r"5 of 6 records cannot be used; record 1: .*scale them"):
-        usable_records(
-            "data", np.concatenate([GOOD[:1], GOOD[1:] * 255]), LABELS, from_zero_to_one=True
-        )
+        usable_records("data", (images,), LABELS, faults=[outside_of_zero_to_one(images)])
