@@ -141,6 +141,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
             on_refusals=journal.refusals,
         ),
         round_seconds=settings.round_seconds,
+        enough=settings.enough,
         update=settings.update,
         sizes=SizeLimits(each=settings.largest_declared_size, together=settings.largest_total_size),
         on_round=on_round,

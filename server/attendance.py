@@ -28,6 +28,9 @@ class Attendance:
         no_other_clients: Whether nobody but the expected clients will come, so that the run ends as
             soon as too many of them refuse.
         on_refusals: Called with a sentence whenever other clients refuse than before.
+
+    Attributes:
+        least: Fewest available clients for a round.
     """
 
     def __init__(
@@ -39,7 +42,7 @@ class Attendance:
         no_other_clients: bool = False,
         on_refusals: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._least = least_clients
+        self.least = least_clients
         self._expected = max(expected_clients, least_clients)
         self._patience = patience_seconds
         self._no_other_clients = no_other_clients
@@ -60,12 +63,12 @@ class Attendance:
             waited = time.monotonic() - started
             heard = len(roster.present) + len(roster.refusals)
             gathered = heard >= self._expected or waited > _GATHER_SECONDS or not gather
-            if len(roster.present) >= self._least and gathered:
+            if len(roster.present) >= self.least and gathered:
                 return
             if waited > self._patience:
                 raise self._too_few(len(roster.present), roster)
             possible = self._expected - roster.refused_for_good
-            if self._no_other_clients and heard >= self._expected and possible < self._least:
+            if self._no_other_clients and heard >= self._expected and possible < self.least:
                 raise TooFewClientsError(f"Too few can join this run: {roster.told_refusals()}")
             time.sleep(_WAIT_SECONDS)
 
@@ -75,7 +78,7 @@ class Attendance:
         Raises:
             TooFewClientsError: There were too few in all rounds for longer than the patience.
         """
-        if available >= self._least:
+        if available >= self.least:
             self._short_since = None
             return True
         logger.warning("Round %d had too few available clients; no step.", round_)
@@ -88,7 +91,7 @@ class Attendance:
     def _too_few(self, there: int, roster: Roster) -> TooFewClientsError:
         why = roster.told_refusals()
         return TooFewClientsError(
-            f"Only {there} of at least {self._least} clients were there for {self._patience:g} s, "
+            f"Only {there} of at least {self.least} clients were there for {self._patience:g} s, "
             "so the run stops." + (f" {why}" if why else "")
         )
 

@@ -125,15 +125,34 @@ class PromptGrid:
         """
         return Pending(self, list(messages))
 
-    def collect(self, pending: Pending, timeout: float | None = None) -> Iterator[Message]:
+    def collect(
+        self,
+        pending: Pending,
+        timeout: float | None = None,
+        *,
+        enough: int | None = None,
+        grace_seconds: float = 0.0,
+    ) -> Iterator[Message]:
         """Yield each missing reply as soon as it is there, until all came or the time passed.
 
         What a client has begun to upload by then, and not finished, counts as that client's error.
+
+        Args:
+            pending: What was sent.
+            timeout: Seconds for all of them.
+            enough: Once there are so many that are no errors, the others have ``grace_seconds``
+                left at most.
+            grace_seconds: See ``enough``.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
+        came = 0
         while pending.outstanding:
             replies = pending.poll(deadline)
             nothing = not replies
+            came += sum(not reply.has_error() for reply in replies)
+            if enough is not None and came >= enough:
+                deadline = min(deadline, time.monotonic() + grace_seconds)
+                enough = None
             while replies:
                 # Taken off the list, so that the caller holds the only reference.
                 yield replies.pop(0)

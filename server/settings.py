@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import tomli_w
 from pydantic import Field
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning.optimizer import Update
-from coinflower.protocol.strict import Count, Index, Positive, Text, load, strict
+from coinflower.protocol.strict import Count, Index, Positive, Probability, Text, load, strict
 from coinflower.protocol.terms import Terms
+from coinflower.server.lateness import Enough
 from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
 
 # The sum of a round can hold no more.
@@ -36,6 +38,9 @@ class Settings:
         round_seconds: From the beginning of a round to that of the next, so that other clients
             cannot tell from the length of a round who takes part; None begins it as soon as
             possible.
+        enough_share: Part of the clients whose answers are enough for a round: the others have
+            ``grace_seconds`` more. None waits for all, for ``reply_seconds`` at most.
+        grace_seconds: See ``enough_share``.
         update: How the model steps; costs no ε, so that clients need not agree to it.
         evaluate_every: Rounds between two measurements of accuracy.
         resume: Continue from the checkpoint in ``state``.
@@ -55,12 +60,31 @@ class Settings:
     reply_seconds: Positive = 60.0
     poll_seconds: Positive = 0.05
     round_seconds: Positive | None = None
+    enough_share: Probability | None = None
+    grace_seconds: Positive = 2.0
     update: Update = Update()
     evaluate_every: Count = 5
     resume: bool = False
     largest_declared_size: Size = SizeLimits.each
     largest_total_size: Size = SizeLimits.together
     insecure_seed: Index | None = None
+
+    def __post_init__(self) -> None:
+        """Check what concerns several fields."""
+        if self.enough is not None:
+            self.enough.require_mode(self.terms.mode)
+            if self.round_seconds is not None:
+                raise UserError(
+                    f"enough_share = {self.enough_share:g} ends rounds early, and round_seconds = "
+                    f"{self.round_seconds:g} begins them on a clock: leave out one of them."
+                )
+
+    @property
+    def enough(self) -> Enough | None:
+        """When a round need not wait for everybody; None waits for all."""
+        if self.enough_share is None:
+            return None
+        return Enough(share=self.enough_share, grace_seconds=self.grace_seconds)
 
 
 def save_settings(settings: Settings, path: Path) -> None:

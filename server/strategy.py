@@ -28,6 +28,7 @@ from coinflower.server.echoes import Echoes
 from coinflower.server.grid import PromptGrid
 from coinflower.server.invitations import Invitations
 from coinflower.server.journal import RoundReport
+from coinflower.server.lateness import Enough, Lateness
 from coinflower.server.pace import Pace
 from coinflower.server.roster import Roster, SizeLimits, question
 
@@ -50,12 +51,14 @@ class RandomParticipation(Strategy):
         update: How the model steps.
         round_seconds: From the beginning of a round to that of the next; see
             `coinflower.server.pace`.
+        enough: When a round need not wait for everybody; None waits for all.
         on_round: Called after every round with the model to keep.
     """
 
     _roster: Roster  # this and what follows: from `start` on
     _invitations: Invitations
     _pace: Pace
+    _lateness: Lateness
     _model: Optimizer
     _received: RunningSum
 
@@ -69,6 +72,7 @@ class RandomParticipation(Strategy):
         sizes: SizeLimits | None = None,
         update: Update | None = None,
         round_seconds: float | None = None,
+        enough: Enough | None = None,
         on_round: Callable[[RoundReport, Vector], None] = lambda _, __: None,
     ) -> None:
         self._terms = terms
@@ -78,6 +82,9 @@ class RandomParticipation(Strategy):
         self._sizes = sizes
         self._on_round = on_round
         self._round_seconds = round_seconds
+        if enough is not None:
+            enough.require_mode(terms.mode)
+        self._enough = enough
         self._update = update_of(terms, update)
         self._round = 0
         self._asked: dict[int, int] = {}
@@ -116,6 +123,7 @@ class RandomParticipation(Strategy):
         prompt = grid if isinstance(grid, PromptGrid) else PromptGrid(grid)
         self._pace = Pace(self._round_seconds, timeout)
         echoes = Echoes(self._checkpoints)
+        self._lateness = Lateness(self._enough, echoes)
         self._roster = Roster(prompt, self._terms, timeout, self._sizes, echoes)
         self._invitations = Invitations(
             prompt, self._terms, self._roster, self._checkpoints, timeout
@@ -143,11 +151,13 @@ class RandomParticipation(Strategy):
         pending = grid.push(models)
         if asks_for_coins and not self._pace.fixed:
             self._invitations.invite_ahead(round_)
-        self.aggregate_train(round_, grid.collect(pending, self._pace.answer_seconds()))
+        replies = self._lateness.collect(grid, pending, self._pace.answer_seconds())
+        self.aggregate_train(round_, replies)
         # On a clock, only participants can be late or fail. Others must not see that they did: if
         # the next invitation is answered all is well, and if it is not, that is not due to coins.
         if not (asks_for_coins and self._pace.fixed):
-            self._roster.went_silent(pending.outstanding | self._received.dropped)
+            silent = self._lateness.silent(pending, started + self._pace.reply_seconds)
+            self._roster.went_silent(silent | self._received.dropped)
         return RoundReport(
             round=round_,
             available=len(self._available),
@@ -177,7 +187,8 @@ class RandomParticipation(Strategy):
         del config, grid
         if self._terms.mode.answers_always:
             self._checkpoints.use_rounds_through(server_round)
-            self._available = self._asked = self._roster.present
+            self._asked = self._lateness.to_ask(self._roster.present, self._attendance.least)
+            self._available = self._asked
         else:
             coins = self._invitations.coins(server_round, self._pace.coin_seconds())
             # A client that failed since its coins came still counts: only participants can fail,

@@ -13,10 +13,12 @@ import tomli_w
 
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
+from coinflower.server.lateness import Enough
 from coinflower.server.settings import Settings, load_settings, save_settings
 from tests.support.builders import make_terms
 
 TERMS = make_terms(q=0.1, rounds=20, rounds_per_invitation=1)
+COVERED = replace(TERMS, mode=Mode.COVERED)
 
 
 def written(folder: Path, **changes: Any) -> Path:
@@ -58,11 +60,25 @@ def test_settings_survive_their_file_with_the_terms_hash(tmp_path: Path, terms: 
     assert loaded.terms.hash == terms.hash
 
 
+def test_enough_answers_survive_their_file(tmp_path: Path) -> None:
+    settings = Settings(
+        terms=COVERED,
+        state=tmp_path / "state",
+        test_data="digits",
+        enough_share=0.9,
+        grace_seconds=0.5,
+    )
+    save_settings(settings, tmp_path / "settings.toml")
+    loaded = load_settings(tmp_path / "settings.toml")
+    assert loaded.enough == settings.enough == Enough(share=0.9, grace_seconds=0.5)
+
+
 def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     loaded = load_settings(written(tmp_path))
     assert loaded == Settings(terms=TERMS, state=tmp_path / "state", test_data="digits")
     assert loaded.insecure_seed is None
     assert loaded.resume is False
+    assert loaded.enough is None
 
 
 def test_a_relative_state_starts_at_the_files_folder(tmp_path: Path) -> None:
@@ -92,6 +108,14 @@ def test_what_is_required_is_named(tmp_path: Path, key: str) -> None:
         ({"patience_seconds": math.inf}, "patience_seconds = inf must be"),
         ({"reply_seconds": "long"}, "reply_seconds = 'long' must be a number"),
         ({"round_seconds": 0}, "round_seconds = 0 must be"),
+        ({"enough_share": 0.0}, "enough_share = 0.0 must be above 0"),
+        ({"enough_share": 1.5}, "enough_share = 1.5 must be at most 1"),
+        ({"grace_seconds": 0}, "grace_seconds = 0 must be above 0"),
+        ({"enough_share": 0.9}, "enough_share = 0.9 does not go with mode trusted"),
+        (
+            {"enough_share": 0.9, "round_seconds": 3, "terms": COVERED.to_fields()},
+            "enough_share = 0.9 ends rounds early, and round_seconds = 3 begins them on a clock",
+        ),
         ({"largest_declared_size": 0}, "largest_declared_size = 0 must be at least"),
         ({"largest_declared_size": 1e6}, "largest_declared_size = 1000000.0 must be an integer"),
         ({"largest_total_size": True}, "largest_total_size = True must be an integer"),

@@ -38,6 +38,7 @@ from coinflower.server.attendance import Attendance
 from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.grid import PromptGrid
 from coinflower.server.journal import RoundReport
+from coinflower.server.lateness import Enough
 from coinflower.server.roster import SizeLimits
 from coinflower.server.strategy import RandomParticipation
 from tests.support.builders import make_owner, make_terms
@@ -179,6 +180,7 @@ class Federation:
         randomness: Any = None,
         sizes: SizeLimits | None = None,
         round_seconds: float | None = None,
+        enough: Enough | None = None,
         **options: Any,
     ) -> Weights:
         """Run the strategy to its end and return the final weights."""
@@ -195,6 +197,7 @@ class Federation:
             attendance=Attendance(**attendance),
             sizes=sizes,
             round_seconds=round_seconds,
+            enough=enough,
             on_round=on_round,
             update=self.update,
         )
