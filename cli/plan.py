@@ -94,7 +94,9 @@ def plan(
         data=data,
         model=model,
         classes=classes,
-        parameters=_parameters(model or usual_model(small_images=data == "digits"), classes),
+        parameters=_parameters(
+            model or usual_model((1, 8, 8) if data == "digits" else (1, 28, 28)), classes
+        ),
         experiment=experiment,
     )
     if batch is None:

@@ -11,6 +11,7 @@ import click
 import typer
 
 from coinflower.accounting.errors import UserError
+from coinflower.cli.model_options import ModelName, ModelOptions, parse_model_options
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.privacy import Cap
 from coinflower.cli.sources import Partition, Schema
@@ -76,10 +77,8 @@ def run(
     rounds_per_invite: Annotated[
         int | None, typer.Option(help="Coins per invitation (default: 10, or all rounds if fewer).")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="digits, paper-cnn or package.module:function (default: by the data)."),
-    ] = None,
+    model: ModelName = None,
+    model_option: ModelOptions = None,
     optimizer: OptimizerOption = "sgd",
     learning_rate: LearningRateOption = None,
     momentum: MomentumOption = None,
@@ -171,6 +170,7 @@ def run(
                 else rounds_per_invite
             ),
             model=model,
+            model_options=parse_model_options(model_option),
             update=make_update(
                 *(optimizer, learning_rate, momentum, nesterov, weight_decay),
                 *(schedule, warm_up_rounds, averaging),

@@ -39,16 +39,16 @@ class GradientSums:
         self.data = data
         self._randomness = randomness
         self._most_parameters = most_parameters
-        self._model_name: tuple[str, int] | None = None
+        self._model_terms: tuple[object, ...] | None = None
         self._model: nn.Module | None = None
 
     def model_of(self, terms: Terms) -> nn.Module:
         """Return the model, reusing the last one if it is the same; a server may name many."""
         require_schema(self.data, terms)
-        name = (terms.model, terms.classes)
-        if self._model is None or self._model_name != name:
+        asked = (terms.model, terms.classes, terms.row_shape, terms.model_options)
+        if self._model is None or self._model_terms != asked:
             self._model = build_fitting_model(terms, self.data, self._most_parameters)
-            self._model_name = name
+            self._model_terms = asked
         return self._model
 
     def sampled_sum(self, terms: Terms, model: nn.Module, weights: Vector) -> Vector:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning import Records, build_model, clipped_gradient_sum, count_parameters
+from coinflower.learning import Records, clipped_gradient_sum, model_of, size_of
 from coinflower.protocol.policy import Refusal, RefusedError
 from coinflower.protocol.terms import Terms
 
@@ -25,11 +25,12 @@ def build_fitting_model(terms: Terms, data: Records, most_parameters: int) -> nn
         ValueError: The model is unknown, or has another number of classes than the terms.
         Exception: Whatever the owner's own model raises.
     """
-    model = build_model(terms.model, classes=terms.classes)
-    parameters = count_parameters(model)
-    if not parameters <= most_parameters:
-        detail = f"the model has {parameters} parameters > most_parameters = {most_parameters}"
-        raise RefusedError(Refusal.EXTENT, detail)
+    shape = data.inputs.shape[1:]
+    if terms.row_shape not in (None, shape):
+        raise UserError(f"the model is made for rows of shape {terms.row_shape}, not {shape}")
+    _require_at_most(most_parameters, size_of(terms))  # before there is memory for them
+    model = model_of(terms)
+    _require_at_most(most_parameters, sum(each.numel() for each in model.parameters()))
     if not data.are_classified:
         raise UserError("the targets of the data are numbers, but the terms ask for classes")
     blank, target = data.blank_row()
@@ -43,3 +44,9 @@ def build_fitting_model(terms: Terms, data: Records, most_parameters: int) -> nn
     if data.targets.max(initial=0) >= terms.classes:
         logger.warning("Records with classes beyond the model's are left out.")
     return model
+
+
+def _require_at_most(most_parameters: int, parameters: int | None) -> None:
+    if parameters is not None and parameters > most_parameters:
+        detail = f"the model has {parameters} parameters > most_parameters = {most_parameters}"
+        raise RefusedError(Refusal.EXTENT, detail)

@@ -4,12 +4,18 @@ from coinflower.learning.data.dataset import Dataset, with_test_part
 from coinflower.learning.data.loading import load_data
 from coinflower.learning.data.partitions import partition
 from coinflower.learning.data.records import Records, to_tensor
-from coinflower.learning.fit import model_for, trial
+from coinflower.learning.fit import (
+    model_for,
+    require_vocabulary,
+    shape_for,
+    trial,
+    usual_model_for,
+)
 from coinflower.learning.gradients.cap import cap_factors, capped_sum
 from coinflower.learning.gradients.clipped import clipped_gradient_sum, refuse_mixing_layers
 from coinflower.learning.gradients.units import Groups
-from coinflower.learning.models import (
-    build_model,
+from coinflower.learning.models.build import build_model, model_of, size_of
+from coinflower.learning.models.parameters import (
     count_parameters,
     flatten_parameters,
     load_parameters,
@@ -42,9 +48,14 @@ __all__ = [
     "load_parameters",
     "mean_gradient",
     "model_for",
+    "model_of",
     "partition",
     "refuse_mixing_layers",
+    "require_vocabulary",
+    "shape_for",
+    "size_of",
     "to_tensor",
     "trial",
+    "usual_model_for",
     "with_test_part",
 ]

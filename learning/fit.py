@@ -1,29 +1,61 @@
 """Checks whether a model and a data set fit together."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import numpy as np
 from torch import nn
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
+from coinflower.learning.data.records import Records
 from coinflower.learning.gradients.clipped import clipped_gradient_sum
-from coinflower.learning.models import MODELS, build_model
+from coinflower.learning.models.build import MADE_TO_MEASURE, MODELS, build_model
+from coinflower.learning.models.sequences import Vocabulary
 from coinflower.learning.own_code import blamed_on_its_author, place_of
+from coinflower.protocol.terms import usual_model
 
 
-def model_for(name: str, data: Dataset) -> nn.Module:
+def usual_model_for(records: Records) -> str:
+    """Return the model of whoever does not choose one."""
+    kind = records.inputs.dtype
+    return usual_model(records.inputs.shape[1:], words=kind.kind in "iu" and kind != np.uint8)
+
+
+def shape_for(name: str, records: Records) -> tuple[int, ...] | None:
+    """Return the shape of a row, if the model is made to measure."""
+    return records.inputs.shape[1:] if name in MADE_TO_MEASURE else None
+
+
+def model_for(name: str, data: Dataset, *, options: Mapping[str, Any] | None = None) -> nn.Module:
     """Return a model for the classes of a data set, tried on a blank row.
 
     Raises:
         UserError: If there is no such model, or it cannot take these rows.
     """
-    model = build_model(name, classes=data.classes)
+    shape = shape_for(name, data.train)
+    model = build_model(name, classes=data.classes, row_shape=shape, options=options)
     blank, target = data.train.blank_row()
     described = " with ".join(map(_described, data.train.row_shapes))
     with trial(name, f"the {described} of {data.name}"):
         clipped_gradient_sum(model, blank, target, 1.0)
+    require_vocabulary(model, data.measuring)
     return model
+
+
+def require_vocabulary(model: nn.Module, public: Records) -> None:
+    """Refuse a vocabulary that public rows go beyond: the words beyond would all be word 0.
+
+    Raises:
+        UserError: With the vocabulary that would do.
+    """
+    for part in model.modules():
+        if isinstance(part, Vocabulary) and (most := int(public.inputs.max())) >= part.words:
+            raise UserError(
+                f"the public rows hold words up to {most}, but the model knows words 0 to "
+                f"{part.words - 1}: state its option words, here at least {most + 1}"
+            )
 
 
 def _described(row: tuple[int, ...]) -> str:

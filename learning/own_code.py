@@ -12,6 +12,7 @@ from typing import Any
 
 import coinflower
 from coinflower.accounting.errors import UserError
+from coinflower.learning.vision import mending_torchvision
 
 _LIBRARIES = tuple(
     str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")
@@ -62,7 +63,7 @@ def own_function(what: str, name: str, wanted: str) -> Callable[..., Any]:
     module_name, _, function_name = name.partition(":")
     try:
         with blamed_on_its_author(what):
-            module = importlib.import_module(module_name)
+            module = mending_torchvision(lambda: importlib.import_module(module_name))
         function = getattr(module, function_name)
     except (OwnCodeError, AttributeError) as error:
         if isinstance(error, OwnCodeError) and place_of(error.__cause__):

@@ -289,7 +289,8 @@ def propose(wishes: Wishes, split: Split) -> Proposal:
             noise_multiplier=sigma,
             rounds=wishes.rounds,
             rounds_per_invitation=usual_rounds_per_invitation(wishes.rounds),
-            model=wishes.model or usual_model(small_images=wishes.data == "digits"),
+            model=wishes.model
+            or usual_model((1, 8, 8) if wishes.data == "digits" else (1, 28, 28)),
             classes=wishes.classes,
         )
         cost = terms.round_cost(wishes.d)

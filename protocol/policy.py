@@ -70,7 +70,9 @@ class Share:
             raise UserError(f"index = {self.index} must lie in 0 to {self.clients - 1}.")
 
 
-BUILT_IN_MODELS = frozenset({"digits", "paper-cnn"})
+BUILT_IN_MODELS = frozenset(
+    {"linear", "mlp", "digits", "paper-cnn", "resnet18-gn", "gru", "transformer"}
+)
 
 
 @strict
@@ -121,7 +123,7 @@ class Policy:
     most_rounds: Count = 1_000_000
     most_rounds_per_invitation: Count = 10_000
     most_classes: Count = 10_000
-    most_parameters: Count = 10_000_000
+    most_parameters: Count = 20_000_000
     most_experiments: Count = 10_000
     most_open_experiments: Count = 100
     pricing_seconds: Positive = 30.0

@@ -36,6 +36,7 @@ from coinflower.protocol.strict import (
 CLASSIFICATION = "classification"
 """The task of terms that name none."""
 
+_USUAL_MODELS = {(1, 8, 8): "digits", (1, 28, 28): "paper-cnn"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Terms come from the wire; beyond these, nobody's experiment is meant, and accounting takes ages.
 _MOST_JSON = 10_000
@@ -278,9 +279,18 @@ def usual_rounds_per_invitation(rounds: int) -> int:
     return min(10, rounds)
 
 
-def usual_model(*, small_images: bool) -> str:
-    """Return the model of whoever does not choose one, for images of 8 by 8 pixels or larger."""
-    return "digits" if small_images else "paper-cnn"
+def usual_model(row_shape: tuple[int, ...], *, words: bool = False) -> str:
+    """Return the model of whoever does not choose one.
+
+    Args:
+        row_shape: Shape of a record.
+        words: Whether it holds indices, such as those of words.
+    """
+    if row_shape in _USUAL_MODELS:
+        return _USUAL_MODELS[row_shape]
+    if len(row_shape) == 3:
+        return "resnet18-gn"
+    return "gru" if words and len(row_shape) == 1 else "mlp"
 
 
 def terms_of(tally: Tally) -> Terms | None:

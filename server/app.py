@@ -21,11 +21,12 @@ from coinflower.learning import (
     Records,
     SecureRandom,
     SeededRandom,
-    build_model,
     evaluate,
     flatten_parameters,
     load_data,
     load_parameters,
+    model_of,
+    require_vocabulary,
     trial,
 )
 from coinflower.protocol import messages
@@ -93,10 +94,11 @@ def require_ready(
             f"The terms name another schema than {settings.schema}: let them have schema = "
             f'"{test.schema}", its hash.'
         )
-    model = build_model(terms.model, classes=terms.classes)
+    model = model_of(terms)
     with trial(terms.model, f"the test data {settings.test_data!r}"):
         first = test.take(slice(1))
         evaluate(model, first.arrays, first.targets)
+    require_vocabulary(model, test)
     return test, model
 
 

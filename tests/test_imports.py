@@ -49,7 +49,12 @@ ROOMS_MAY_IMPORT = {
         "accounting.rounding",
         "accounting.validation",
     },
-    "learning.data": {"accounting.errors", "learning.own_code", "protocol.strict"},
+    "learning.data": {
+        "accounting.errors",
+        "learning.own_code",
+        "learning.vision",
+        "protocol.strict",
+    },
     "learning.gradients": {"accounting.errors"},
     "client.node": {"accounting.errors", FLOWER, "protocol"},
     "deploy.flower": {

@@ -11,6 +11,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coinflower.accounting.errors import UserError
+from coinflower.cli.model_options import ModelName, ModelOptions, parse_model_options
 from coinflower.cli.output import JsonFlag, number, print_json
 from coinflower.cli.privacy import Cap
 from coinflower.cli.sources import Partition, Schema
@@ -81,7 +82,8 @@ def simulate(
     schedule: ScheduleOption = "constant",
     warm_up_rounds: WarmUpOption = 0,
     averaging: AveragingOption = None,
-    model: Annotated[str, typer.Option(help="paper-cnn or package.module:function.")] = "paper-cnn",
+    model: ModelName = None,
+    model_option: ModelOptions = None,
     evaluate_every: Annotated[int, typer.Option(help="Iterations between evaluations.")] = 50,
     split: Annotated[str | None, typer.Option(help="Split of EMNIST (default: byclass).")] = None,
     download: Annotated[
@@ -131,6 +133,7 @@ def simulate(
             *(schedule, warm_up_rounds, averaging),
         ),
         model=model,
+        model_options=parse_model_options(model_option),
         evaluate_every=evaluate_every,
         split=split,
         download=download,

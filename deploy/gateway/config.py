@@ -108,10 +108,9 @@ def largest_body(terms: Terms) -> int:
     Raises:
         ValueError: The terms' model is unknown.
     """
-    from coinflower.learning import build_model, count_parameters
+    from coinflower.learning import count_parameters, model_of
 
-    model = build_model(terms.model, classes=terms.classes)
-    return _BYTES_A_PARAMETER * count_parameters(model) + _LEAST_BODY
+    return _BYTES_A_PARAMETER * count_parameters(model_of(terms)) + _LEAST_BODY
 
 
 def render_limit(largest_body: int) -> str:

@@ -22,6 +22,8 @@ from coinflower.learning import (
     load_data,
     model_for,
     partition,
+    shape_for,
+    usual_model_for,
     with_test_part,
 )
 from coinflower.learning.data.arrays import save_npz
@@ -29,7 +31,8 @@ from coinflower.learning.data.own_loader import is_own_loader
 from coinflower.learning.data.partitions import file_count
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy, Share
-from coinflower.protocol.terms import Terms, usual_model
+from coinflower.protocol.strict import Options
+from coinflower.protocol.terms import Terms
 from coinflower.server.settings import Settings, save_settings
 
 # A budget that nobody stated is what the noise costs, with room for the last digit only.
@@ -57,7 +60,8 @@ class Plan:
         delta: At this δ.
         rounds: Number of rounds.
         rounds_per_invitation: Coins per invitation.
-        model: Model; chosen by image size if None.
+        model: Model; chosen by the data if None.
+        model_options: Its options.
         update: How the model steps.
         evaluate_every: Rounds between two evaluations.
         poll_seconds: Pause of the server between two looks for replies.
@@ -83,6 +87,7 @@ class Plan:
     rounds: int
     rounds_per_invitation: int
     model: str | None = None
+    model_options: Options = field(default_factory=dict)
     update: Update = field(default_factory=Update)
     evaluate_every: int = 5
     poll_seconds: float = 0.05
@@ -152,9 +157,9 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     )
     sizes = [len(rows) for rows in shares]
     experiment = fresh_name("run")
-    small_images = data.train.row_shapes == ((1, 8, 8),)
-    terms = _terms(plan, experiment, data, max(sizes), small_images=small_images)
-    model_for(terms.model, data)  # now, not in a round, shows what does not go together
+    terms = _terms(plan, experiment, data, max(sizes))
+    # Now, not in a round, shows what does not go together.
+    model_for(terms.model, data, options=terms.model_options)
     folder = folder or Path("runs") / experiment
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; choose another folder, or --resume {folder}.")
@@ -207,11 +212,10 @@ def _save_test_part(cluster: Cluster, data: Dataset) -> str:
     return str(path)
 
 
-def _terms(
-    plan: Plan, experiment: str, data: Dataset, largest_size: int, *, small_images: bool
-) -> Terms:
+def _terms(plan: Plan, experiment: str, data: Dataset, largest_size: int) -> Terms:
     if plan.mode.is_private and plan.epsilon == 0:
         raise UserError("epsilon = 0 is a budget of nothing: no round may be played.")
+    model = plan.model or usual_model_for(data.train)
     terms = Terms(
         experiment=experiment,
         mode=plan.mode,
@@ -222,8 +226,10 @@ def _terms(
         noise_multiplier=_sigma(plan, largest_size),
         rounds=plan.rounds,
         rounds_per_invitation=plan.rounds_per_invitation,
-        model=plan.model or usual_model(small_images=small_images),
+        model=model,
         classes=data.classes,
+        row_shape=shape_for(model, data.train),
+        model_options=plan.model_options,
         schema=data.train.schema,
     )
     _require_within_budget(plan, terms, largest_size)

@@ -23,7 +23,7 @@ from coinflower.client.app import make_app
 from coinflower.client.participant import Participant
 from coinflower.experiments.audit.colluders import Colluder
 from coinflower.flower_internals.messages import as_task, set_message_id
-from coinflower.learning import SecureRandom, SeededRandom, build_model, flatten_parameters
+from coinflower.learning import SecureRandom, SeededRandom, flatten_parameters, model_of
 from coinflower.protocol import messages
 from coinflower.protocol.policy import Policy
 from coinflower.protocol.terms import Terms
@@ -117,7 +117,7 @@ def play(
     """
     owners = [Participant.open(policy) for policy in policies]
     grid = WatchedGrid(owners, colluders)
-    start = flatten_parameters(build_model(terms.model, classes=terms.classes)).numpy()
+    start = flatten_parameters(model_of(terms)).numpy()
     path = [start]
     strategy = RandomParticipation(
         terms,

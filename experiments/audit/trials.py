@@ -17,7 +17,7 @@ from coinflower.experiments.audit.colluders import conspiracy
 from coinflower.experiments.audit.faults import planted
 from coinflower.experiments.audit.federation import one_thread, play, write_client
 from coinflower.experiments.audit.settings import Array, Setting
-from coinflower.learning import build_model, count_parameters
+from coinflower.learning import count_parameters, model_of
 from coinflower.protocol.messages import vector_to_bytes
 from coinflower.protocol.terms import Terms
 
@@ -161,7 +161,7 @@ def _flip(terms: Terms, flip: Flip) -> npt.NDArray[np.bool_]:
 
 def _ask(participant: Participant, terms: Terms, rounds: Sequence[int]) -> npt.NDArray[np.float32]:
     """Return what the client answers in these rounds to a model of zeros."""
-    length = count_parameters(build_model(terms.model, classes=terms.classes))
+    length = count_parameters(model_of(terms))
     content = vector_to_bytes(np.zeros(length, dtype=np.float32))
     answers = [participant.gradient_sum(terms, round_, content) for round_ in rounds]
     return np.array(answers, dtype=np.float32).reshape(-1, length)

@@ -15,6 +15,7 @@ from coinflower.experiments.simulator.simulator import CENTRAL, NOISES, parse_no
 from coinflower.learning import Update
 from coinflower.learning.data.partitions import HOW
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.strict import Options
 
 NO_SCHEME = "none"
 
@@ -42,7 +43,8 @@ class Request:
         clip_norm: Clip norm.
         cap: Bound on each client's sum, in clip norms; infinite for none.
         update: How the model steps; SGD's step size is the paper's by default.
-        model: Model.
+        model: Model; chosen by the data if None.
+        model_options: Its options.
         evaluate_every: Iterations between two evaluations.
         split: Split of EMNIST.
         download: Whether missing data may be fetched.
@@ -68,7 +70,8 @@ class Request:
     clip_norm: float = 1.0
     cap: float = math.inf
     update: Update = field(default_factory=lambda: Update(momentum=0.9))
-    model: str = "paper-cnn"
+    model: str | None = None
+    model_options: Options = field(default_factory=dict)
     evaluate_every: int = 50
     split: str | None = None
     download: bool = False

@@ -43,7 +43,14 @@ from coinflower.experiments.simulator.simulation import (
     sources_of,
 )
 from coinflower.experiments.simulator.simulator import Scenario, Simulator, parse_noise
-from coinflower.learning import Dataset, Update, evaluate, load_parameters, model_for
+from coinflower.learning import (
+    Dataset,
+    Update,
+    evaluate,
+    load_parameters,
+    model_for,
+    usual_model_for,
+)
 from coinflower.server.checkpoint import write_atomically
 
 
@@ -102,7 +109,7 @@ def run_request(
             note(f"{excess}.")
     torch.set_num_threads(1)
     keep_freed_memory()
-    model = model_for(request.model, data)
+    model = model_for(_model_name(request, data), data, options=request.model_options)
     generator, randomness = sources_of(request.seed, played)
     simulator = Simulator(
         Scenario(
@@ -211,8 +218,13 @@ def _terms(
         "clip norm": request.clip_norm,
         "cap": request.cap if math.isfinite(request.cap) else None,
         **_stated(update, request.iterations),
-        "model": request.model,
+        "model": _model_name(request, data),
+        **({"model options": request.model_options} if request.model_options else {}),
     }
+
+
+def _model_name(request: Request, data: Dataset) -> str:
+    return request.model or usual_model_for(data.train)
 
 
 def _stated(update: Update, iterations: int) -> Terms:

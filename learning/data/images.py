@@ -13,7 +13,7 @@ from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.data.reading import Fault, Reading, sort_out
 from coinflower.learning.data.records import Records
 from coinflower.learning.data.tables.schema import Schema
-from coinflower.learning.data.vision import torchvision_datasets
+from coinflower.learning.vision import torchvision_datasets
 
 _ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"})
 _TRAIN, _TEST = ("train",), ("test", "val")

@@ -14,7 +14,7 @@ from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.data.folder import load_idx
 from coinflower.learning.data.reading import Reading
 from coinflower.learning.data.records import Records
-from coinflower.learning.data.vision import torchvision_datasets
+from coinflower.learning.vision import torchvision_datasets
 
 _IDX = {"mnist": "MNIST", "fashionmnist": "FashionMNIST", "kmnist": "KMNIST", "emnist": "EMNIST"}
 _COLOUR = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def run(
     schema: str | Path | None = None,
     partition: str = "equal",
     model: str | None = None,
+    model_options: Mapping[str, Any] | None = None,
     clients: int,
     rounds: int,
     mode: str = Mode.TRUSTED,
@@ -83,7 +85,9 @@ def run(
         data: digits, mnist, cifar10 and others, a folder, or a .csv, .parquet or .npz file.
         schema: Path of the schema, if the data is a table.
         partition: How the data is divided among the clients: equal, writer, dirichlet or files.
-        model: digits, paper-cnn or package.module:function; chosen by the data if left out.
+        model: linear, mlp, digits, paper-cnn, resnet18-gn, gru, transformer or
+            package.module:function; chosen by the data if left out.
+        model_options: Options of the model, such as ``{"widths": [64, 32]}``.
         clients: Number of clients.
         rounds: Number of rounds.
         mode: Who adds noise and who sees who takes part; any but ``none``.
@@ -117,6 +121,7 @@ def run(
         schema=None if schema is None else Path(schema),
         how=partition,
         model=model,
+        model_options=dict(model_options or {}),
         mode=chosen,
         p=chosen.usual_p if p is None else p,
         q=Plan.q if q is None else q,

@@ -39,7 +39,7 @@ def test_terms_beyond_a_limit_are_refused_before_a_model_is_built(
     changes: dict[str, Any],
 ) -> None:
     monkeypatch.setattr(
-        coinflower.client.model, "build_model", lambda *_, **__: pytest.fail("was built")
+        coinflower.client.model, "model_of", lambda *_, **__: pytest.fail("was built")
     )
     owner.change(**limits)
     participant, terms = owner.open(), make_terms(Mode.TRUSTED, **changes)

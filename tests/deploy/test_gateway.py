@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 from flwr.app import ConfigRecord
-from torch import nn
 
 from coinflower.deploy.flower.superlink import LOOPBACK, free_port
 from coinflower.deploy.gateway.config import largest_body, render_config, render_container_config
-from coinflower.learning import models
+from coinflower.learning import size_of
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 from tests.support.documents import blocks
@@ -122,12 +121,10 @@ def test_a_body_up_to_the_limit_passes_and_a_huge_one_does_not(gateway):
     assert len(gateway.upstream.seen) == 1
 
 
-def test_the_limit_leaves_room_for_the_runs_own_model(monkeypatch):
-    parameters = 3_000_000
-    monkeypatch.setitem(
-        models.MODELS, "wide", lambda classes: nn.Linear(parameters // classes - 1, classes)
-    )
-    wide = largest_body(replace(TERMS, model="wide"))
+def test_the_limit_leaves_room_for_the_runs_own_model():
+    wide = replace(TERMS, model="mlp", row_shape=(3_000,), model_options={"widths": [1_000]})
+    parameters = size_of(wide)
+    wide = largest_body(wide)
     answer = ConfigRecord({messages.SUM: bytes(4 * parameters)}).deflate()
     assert len(answer) < wide < 1.2 * len(answer)
     assert largest_body(TERMS) < 2 << 20

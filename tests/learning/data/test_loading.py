@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from coinflower.learning import load_data, to_tensor
-from coinflower.learning.data.vision import torchvision_datasets
+from coinflower.learning.vision import torchvision_datasets
 
 CODES = {"uint8": 0x08, "int32": 0x0C, "float32": 0x0D}
 

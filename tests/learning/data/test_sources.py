@@ -160,7 +160,7 @@ def test_images_of_another_size_and_damaged_ones_are_absent_and_named(tmp_path, 
 
 
 def test_cifar10_is_read_from_torchvisions_folder(tmp_path, monkeypatch):
-    from coinflower.learning.data.vision import torchvision_datasets
+    from coinflower.learning.vision import torchvision_datasets
 
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()

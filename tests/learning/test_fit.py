@@ -1,0 +1,45 @@
+"""Which model suits which data, and what is said if they do not go together."""
+
+import numpy as np
+import pytest
+
+from coinflower.accounting.errors import UserError
+from coinflower.learning import Dataset, Records, model_for, usual_model_for
+
+
+def data_of(inputs: np.ndarray) -> Dataset:
+    targets = np.arange(len(inputs), dtype=np.int64) % 2
+    records = Records(inputs=inputs, targets=targets)
+    return Dataset(name="rows", train=records, test_part=records, class_count=2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "model"),
+    [
+        ((12,), np.float32, "mlp"),
+        ((3, 4), np.float32, "mlp"),
+        ((1, 8, 8), np.uint8, "digits"),
+        ((1, 28, 28), np.uint8, "paper-cnn"),
+        ((3, 32, 32), np.uint8, "resnet18-gn"),
+        ((2, 9, 9), np.float32, "resnet18-gn"),
+        ((20,), np.int64, "gru"),
+        ((20,), np.uint8, "mlp"),
+    ],
+)
+def test_the_data_chooses_a_model_that_takes_it(shape, kind, model):
+    data = data_of(np.zeros((2, *shape), kind))
+    assert usual_model_for(data.train) == model
+    if model != "resnet18-gn":
+        model_for(model, data)
+
+
+def test_public_words_beyond_the_vocabulary_are_told_before_anybody_waits():
+    data = data_of(np.array([[1, 2, 19], [3, 4, 5]]))
+    with pytest.raises(UserError, match=r"words up to 19.*at least 20"):
+        model_for("gru", data, options={"words": 19})
+    model_for("gru", data, options={"words": 20})
+
+
+def test_a_model_of_words_refuses_other_numbers():
+    with pytest.raises(UserError, match="takes integers"):
+        model_for("gru", data_of(np.zeros((2, 5), np.float32)))
