@@ -13,7 +13,7 @@ from coinflower.learning.fit import (
 )
 from coinflower.learning.gradients.cap import cap_factors, capped_sum
 from coinflower.learning.gradients.clipped import clipped_gradient_sum, refuse_mixing_layers
-from coinflower.learning.gradients.units import Groups
+from coinflower.learning.gradients.clipping import Groups
 from coinflower.learning.models.build import build_model, model_of, size_of
 from coinflower.learning.models.parameters import (
     count_parameters,

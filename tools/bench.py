@@ -29,6 +29,7 @@ BENCHMARKS = (
     "tools.bench_accounting",
     "tools.bench_clipped",
     "tools.bench_noise",
+    "tools.bench_persons",
     "tools.bench_rounds",
     "tools.bench_simulator",
 )

@@ -13,6 +13,15 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.gradients.bookkeeping import BookKeeper, CannotKeepBooks, bookable_layers
+from coinflower.learning.gradients.clipping import (
+    Groups,
+    Sums,
+    check_groups,
+    check_persons,
+    clipped_sums,
+    shares_of_mean,
+    slices_of_whole_groups,
+)
 from coinflower.learning.gradients.gradsample import PerRecordModel
 from coinflower.learning.gradients.per_record import (
     Inputs,
@@ -24,13 +33,7 @@ from coinflower.learning.gradients.per_record import (
     square_norms_of,
     trainable_parameters,
 )
-from coinflower.learning.gradients.units import (
-    Groups,
-    UnitGradients,
-    check_groups,
-    clipped_sums,
-    slices_of_whole_groups,
-)
+from coinflower.learning.gradients.units import UnitGradients
 
 _CHUNK_NUMBERS = 1 << 24  # float32 numbers a chunk may need at a time: 64 MiB
 _NUMBERS_PER_INPUT = 128  # intermediate numbers per input number, generous for small images
@@ -43,10 +46,14 @@ def clipped_gradient_sum(
     clip_norm: float,
     *,
     loss: Loss = cross_entropy,
+    persons: torch.Tensor | None = None,
     groups: Groups | None = None,
     chunk_size: int | None = None,
 ) -> torch.Tensor:
     """Return Σ_i g_i · min(1, C / |g_i|), g_i the gradient of record i's loss.
+
+    If records belong to persons, i is a person and g_i the mean of its records' gradients, which
+    are not clipped themselves.
 
     Models whose learned parameters all belong to Conv2d and Linear layers, each called once, take a
     single backward pass (`coinflower.learning.gradients.bookkeeping`); any other model goes through
@@ -54,9 +61,9 @@ def clipped_gradient_sum(
     current mode (train or eval) and is left as it was: no hooks, no ``.grad``.
 
     One record moves the result by at most C, whatever it holds: a record whose gradient norm is
-    NaN, infinite or beyond what single precision can scale down contributes exactly zero. Torch's
-    layers that mix records are refused; a model's own code is trusted to keep the rows of a batch
-    apart.
+    NaN, infinite or beyond what single precision can scale down contributes exactly zero. So does
+    one person, all of whose records count as zero if one of them does. Torch's layers that mix
+    records are refused; a model's own code is trusted to keep the rows of a batch apart.
 
     Args:
         model: Takes the inputs, records in the first dimension, and returns one row per record.
@@ -64,8 +71,10 @@ def clipped_gradient_sum(
             which gives exact zeros.
         targets: What the model should answer, records first; the n right classes, int64, for the
             loss that is the default.
-        clip_norm: The bound C on each record's L2 norm; ``math.inf`` does not clip.
+        clip_norm: The bound C on each record's or person's L2 norm; ``math.inf`` does not clip.
         loss: The loss of each record, of the model's row and the target; cross-entropy by default.
+        persons: Whose record each is, int64: any numbers, in any order. Equal numbers in different
+            groups are different persons.
         groups: Records that belong to one client, say; then each group's sum of clipped gradients
             is clipped, too, before all of them are added up.
         chunk_size: Records processed at a time; by default as many as about 100 MB allow. It bounds
@@ -89,6 +98,8 @@ def clipped_gradient_sum(
                 f"targets of shape {tuple(targets.shape)} for {len(array)} inputs must be one per "
                 "input"
             )
+    if persons is not None:
+        check_persons(persons, len(targets))
     if groups is not None:
         check_groups(groups, len(targets))
     if chunk_size is not None and chunk_size < 1:
@@ -98,9 +109,10 @@ def clipped_gradient_sum(
         inputs=tuple(array.detach() for array in arrays),
         targets=targets,
         clip_norm=clip_norm,
+        persons=persons,
         groups=groups,
         chunk_size=chunk_size,
-    ).in_order_of_groups
+    ).in_order
     layers = bookable_layers(model)
     with denormals_flushed():
         if layers is not None:
@@ -136,47 +148,57 @@ class _GradientSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Batch:
-    """Records, those of one group next to each other, and how they are clipped and cut."""
+    """Records, and how they are clipped and cut."""
 
     inputs: Inputs
     targets: torch.Tensor
     clip_norm: float
+    persons: torch.Tensor | None
     groups: Groups | None
     chunk_size: int | None
 
-    def __getitem__(self, rows: slice) -> "_Batch":
-        groups = self.groups
+    def __getitem__(self, rows: slice | torch.Tensor) -> "_Batch":
+        persons, groups = self.persons, self.groups
         return replace(
             self,
             inputs=tuple(array[rows] for array in self.inputs),
             targets=self.targets[rows],
+            persons=None if persons is None else persons[rows],
             groups=None if groups is None else replace(groups, of=groups.of[rows]),
         )
 
     @property
-    def in_order_of_groups(self) -> "_Batch":
-        if self.groups is None or bool((self.groups.of.diff() >= 0).all()):
-            return self
-        order = self.groups.of.argsort(stable=True)
-        return replace(
-            self,
-            inputs=tuple(array[order] for array in self.inputs),
-            targets=self.targets[order],
-            groups=replace(self.groups, of=self.groups.of[order]),
-        )
-
-    def chunks(self, held: int) -> list[slice]:
-        """Cut the rows into even chunks, given the numbers held per record besides activations."""
-        records = len(self.targets)
-        count = math.ceil(records / self._most(held))
-        edges = [records * i // count for i in range(count + 1)]
-        return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
+    def in_order(self) -> "_Batch":
+        """The same with the records of a person, and those of a group, next to each other."""
+        keys = [self.persons] if self.persons is not None else []
+        keys += [self.groups.of] if self.groups is not None else []
+        order = torch.arange(len(self.targets), device=self.targets.device)
+        for key in keys:
+            order = order[key[order].argsort(stable=True)]
+        ordered = self if bool((order.diff() > 0).all()) else self[order]
+        if ordered.persons is None or ordered.groups is None:
+            return ordered
+        both = torch.stack([ordered.groups.of, ordered.persons])
+        _, persons = torch.unique_consecutive(both, return_inverse=True, dim=1)
+        return replace(ordered, persons=persons)
 
     def parts(self, held: int) -> Iterator[tuple["_Batch", bool]]:
-        """Yield chunks of whole groups, and groups too large for a chunk; which, says the bool."""
-        assert self.groups is not None
+        """Yield chunks of whole groups or persons, and those that are too large for a chunk.
+
+        Args:
+            held: The numbers that are held per record besides activations.
+
+        Yields:
+            A part, and whether it is a single group or person that is too large.
+        """
         most = self._most(held)
-        _, sizes = torch.unique_consecutive(self.groups.of, return_counts=True)
+        together = self.persons if self.groups is None else self.groups.of
+        if together is None:
+            count = math.ceil(len(self.targets) / most)
+            edges = [len(self.targets) * i // count for i in range(count + 1)] if count else []
+            yield from ((self[slice(*pair)], False) for pair in itertools.pairwise(edges))
+            return
+        _, sizes = torch.unique_consecutive(together, return_counts=True)
         for rows in slices_of_whole_groups(sizes.cpu().numpy(), most):
             yield self[rows], rows.stop - rows.start > most
 
@@ -188,40 +210,46 @@ class _Batch:
         return max(1, _CHUNK_NUMBERS // per_record)
 
 
+class _Total:
+    """A sum of gradients, flat and by parameter."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        ends = list(itertools.accumulate(parameter.numel() for parameter in parameters))
+        self.flat = torch.zeros(ends[-1], dtype=torch.float32, device=parameters[0].device)
+        self._slices = {
+            id(parameter): self.flat[end - parameter.numel() : end].view(parameter.shape)
+            for end, parameter in zip(ends, parameters, strict=True)
+        }
+
+    def add(self, sums: Sums) -> None:
+        for parameter, value in sums:
+            self._slices[id(parameter)] += value.reshape(parameter.shape)
+
+    def add_clipped(self, whole: torch.Tensor, largest_norm: float) -> None:
+        keep, factor = clip_factors(square_norms_of(whole[None]), largest_norm)
+        if bool(keep):
+            self.flat += whole * factor.to(whole.dtype)
+
+
 def _sum(source: _GradientSource, parameters: list[nn.Parameter], batch: _Batch) -> torch.Tensor:
-    total = _zeros(parameters)
-    if len(batch.targets) == 0:
-        return total
-    slices = dict(zip(map(id, parameters), _views(total, parameters), strict=True))
-
-    def add(chunk: _Batch) -> None:
-        gradients = source.gradients(chunk.inputs, chunk.targets)
-        for parameter, value in clipped_sums(gradients, chunk.clip_norm, chunk.groups):
-            slices[id(parameter)] += value.reshape(parameter.shape)
-
-    if batch.groups is None:
-        for rows in batch.chunks(source.held):
-            add(batch[rows])
-        return total
+    """Return the sum over a batch, every unit and every group clipped."""
+    total = _Total(parameters)
     for part, is_too_large in batch.parts(source.held):
         if not is_too_large:
-            add(part)
-            continue
-        whole = _sum(source, parameters, replace(part, groups=None))
-        keep, factor = clip_factors(square_norms_of(whole[None]), batch.groups.largest_norm)
-        if bool(keep):
-            total += whole * factor.to(whole.dtype)
-    return total
+            gradients = source.gradients(part.inputs, part.targets)
+            total.add(clipped_sums(gradients, part.clip_norm, part.persons, part.groups))
+        elif part.groups is not None:
+            whole = _sum(source, parameters, replace(part, groups=None))
+            total.add_clipped(whole, part.groups.largest_norm)
+        else:
+            total.add_clipped(_mean(source, parameters, part), part.clip_norm)
+    return total.flat
 
 
-def _zeros(parameters: list[nn.Parameter]) -> torch.Tensor:
-    count = sum(parameter.numel() for parameter in parameters)
-    return torch.zeros(count, dtype=torch.float32, device=parameters[0].device)
-
-
-def _views(flat: torch.Tensor, parameters: list[nn.Parameter]) -> list[torch.Tensor]:
-    ends = itertools.accumulate(parameter.numel() for parameter in parameters)
-    return [
-        flat[end - parameter.numel() : end].view(parameter.shape)
-        for end, parameter in zip(ends, parameters, strict=True)
-    ]
+def _mean(source: _GradientSource, parameters: list[nn.Parameter], person: _Batch) -> torch.Tensor:
+    """Return the mean of one person's gradients, with NaN in it if a record has no gradient."""
+    total = _Total(parameters)
+    for part, _ in replace(person, persons=None).parts(source.held):
+        gradients = source.gradients(part.inputs, part.targets)
+        total.add(shares_of_mean(gradients, len(person.targets)))
+    return total.flat

@@ -8,47 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
-from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.per_record import (
-    LARGEST_ACTIVATION,
-    clip_factors,
-    square_norms_of,
-)
-
-_ROWS_AT_ONCE = 64  # of a Gram matrix, whose cost is quadratic in them
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Groups:
-    """Which records belong together, and how long the sum of their gradients may be.
-
-    Attributes:
-        of: The group of each record, int64; any numbers, in any order.
-        largest_norm: Bound on the norm of each group's sum of clipped gradients.
-    """
-
-    of: torch.Tensor
-    largest_norm: float
-
-
-def check_groups(groups: Groups, records: int) -> None:
-    """Refuse groups that do not name one for each record, or whose bound bounds nothing."""
-    if groups.of.shape != (records,):
-        raise UserError(
-            f"groups of shape {tuple(groups.of.shape)} for {records} records must be a vector of "
-            "one group per record"
-        )
-    if not groups.largest_norm > 0:
-        raise UserError(
-            f"largest_norm = {groups.largest_norm} of a group must be above 0: give the largest "
-            "L2 norm that its sum may have, or math.inf for no bound"
-        )
-
+from coinflower.learning.gradients.per_record import LARGEST_ACTIVATION, square_norms_of
 
 Weighted = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
@@ -77,56 +40,6 @@ class UnitGradients(Protocol):
     def weighted_sum(self, factors: torch.Tensor) -> Weighted:
         """Yield parameters, each with the sum of all units' gradients with factors."""
         ...
-
-
-def clipped_sums(
-    gradients: list[UnitGradients], clip_norm: float, groups: Groups | None
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Clip every record, add up, clip the sum of every group, add up; parameter by parameter.
-
-    Args:
-        gradients: The gradients of records, those of one group next to each other.
-        clip_norm: Bound on the norm of a record's gradient.
-        groups: The groups, if their sums are to be clipped as well.
-    """
-    if not gradients:
-        return []
-    gradients, factors, keep = _clipped(gradients, clip_norm)
-    if groups is not None:
-        _, group, sizes = torch.unique_consecutive(
-            groups.of[keep], return_inverse=True, return_counts=True
-        )
-        gradients = [one.grouped(factors, group, len(sizes)) for one in gradients]
-        gradients, factors, _ = _clipped(gradients, groups.largest_norm)
-    return [pair for one in gradients for pair in one.weighted_sum(factors)]
-
-
-def _clipped(
-    gradients: list[UnitGradients], largest_norm: float
-) -> tuple[list[UnitGradients], torch.Tensor, torch.Tensor]:
-    """Return the units that are kept, the factor of each, and which of all they are."""
-    square_norms = torch.stack([one.square_norms() for one in gradients]).sum(0)
-    keep, factors = clip_factors(square_norms, largest_norm)
-    if not bool(keep.all()):
-        gradients = [one.select(keep) for one in gradients]
-        factors = factors[keep]
-    return gradients, factors, keep
-
-
-def slices_of_whole_groups(sizes: npt.NDArray[np.int64], most: int) -> Iterator[slice]:
-    """Cut rows between groups, into slices of at most so many rows or of a single group.
-
-    Args:
-        sizes: Number of rows of each group; they lie one after the other.
-        most: Rows of a slice, unless a single group has more.
-    """
-    ends = np.cumsum(sizes)
-    start = first = 0
-    while first < len(ends):
-        beyond = max(int(np.searchsorted(ends, start + most, side="right")), first + 1)
-        stop = int(ends[beyond - 1])
-        yield slice(start, stop)
-        start, first = stop, beyond
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -200,30 +113,28 @@ class OuterProducts:
         return total
 
     def _square_norms_of_groups(self, group: torch.Tensor) -> torch.Tensor:
-        """Squared norms of sums: |Σ b_i·a_iᵀ|² = Σ_ij ⟨b_i, b_j⟩·⟨a_i, a_j⟩."""
         total = torch.zeros(self.count, dtype=torch.float64, device=group.device)
-        sizes = torch.bincount(group, minlength=self.count).cpu().numpy()
-        for rows in slices_of_whole_groups(sizes, _ROWS_AT_ONCE):
-            inputs, outputs = self.activations[rows].double(), self.output_gradients[rows].double()
-            if len(inputs) > _ROWS_AT_ONCE:
-                total[group[rows.start]] = self._square_norm_of_sum(inputs, outputs)
-                continue
-            inner = torch.zeros(len(inputs), len(inputs), dtype=torch.float64, device=group.device)
-            if self.layer.weight.requires_grad:
-                inner += inputs @ inputs.t()
-            if learns_bias(self.layer):
-                inner += 1
-            inner *= outputs @ outputs.t()
-            inner *= group[rows, None] == group[None, rows]
-            total.index_add_(0, group[rows], inner.sum(1))
+        sizes = torch.bincount(group, minlength=self.count)
+        starts = sizes.cumsum(0) - sizes
+        for size in sorted(set(sizes.tolist())):
+            groups = torch.nonzero(sizes == size).squeeze(1)
+            rows = starts[groups, None] + torch.arange(size, device=group.device)
+            total[groups] = self._square_norms_of_sums(rows)
         return total.clamp_(min=0)  # what cancels may be less by its rounding
 
-    def _square_norm_of_sum(self, inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-        total = torch.zeros((), dtype=torch.float64, device=inputs.device)
-        if self.layer.weight.requires_grad:
-            total += (outputs.t() @ inputs).square().sum()
+    def _square_norms_of_sums(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the squared norms of sums over as many records each, groups x records."""
+        inputs, outputs = self.activations[rows].double(), self.output_gradients[rows].double()
+        total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
         if learns_bias(self.layer):
-            total += outputs.sum(0).square().sum()
+            total += outputs.sum(1).square().sum(1)
+        if self.layer.weight.requires_grad:
+            width, height = inputs.shape[2], outputs.shape[2]
+            if rows.shape[1] * (width + height) < width * height:
+                # |Σ b_i·a_iᵀ|² = Σ_ij ⟨b_i, b_j⟩·⟨a_i, a_j⟩, while there are few pairs.
+                total += ((outputs @ outputs.mT) * (inputs @ inputs.mT)).sum((1, 2))
+            else:
+                total += (outputs.mT @ inputs).square().sum((1, 2))
         return total
 
     def select(self, keep: torch.Tensor) -> "OuterProducts":

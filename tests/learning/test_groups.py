@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coinflower.learning import Groups, build_model, capped_sum, clipped_gradient_sum
-from coinflower.learning.gradients.units import slices_of_whole_groups
+from coinflower.learning.gradients.clipping import slices_of_whole_groups
 from tests.support.clipped_models import MODELS, batch, loop_sum, sample_gradients
 
 
