@@ -6,6 +6,7 @@ matrix products. So there is neither a second backward pass nor one gradient per
 of the large linear layers ("book-keeping", Bu et al. 2022, arXiv 2210.00038).
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from coinflower.learning.gradients.per_record import Inputs, Loss, summed
 from coinflower.learning.gradients.units import OuterProducts, Rows, UnitGradients, learns_bias
 
 Layer = nn.Conv2d | nn.Linear
+_SHORT_RUN = 32  # numbers: copying fewer at a time is slow
+_CACHED_NUMBERS = 1 << 19  # 2 MiB
 
 
 class CannotKeepBooks(Exception):  # noqa: N818 - a turn of control flow, not a failure
@@ -160,23 +163,40 @@ def _layer_gradients(layer: Layer, call: _Call, records: int) -> Iterator[UnitGr
         return
     if isinstance(layer, nn.Conv2d):
         positions = gradient.flatten(2)
-        rows = _patches(layer, activation, tuple(gradient.shape[2:]))
-        per_group = positions.reshape(
-            records * layer.groups, layer.out_channels // layer.groups, -1
-        )
     else:
         positions = gradient.reshape(records, -1, layer.out_features).transpose(1, 2)
-        rows = activation.reshape(records, -1, layer.in_features)
-        per_group = positions
     if layer.weight.requires_grad:
+        if isinstance(layer, nn.Conv2d):
+            rows = _kernel_gradients(layer, activation, gradient)
+        else:
+            rows = torch.bmm(positions, activation.reshape(records, -1, layer.in_features))
         yield Rows(
             parameter=layer.weight,
-            rows=torch.bmm(per_group, rows).view(records, -1),
+            rows=rows.view(records, -1),
             channels_last=isinstance(layer, nn.Conv2d),
         )
     if learns_bias(layer):
         assert layer.bias is not None
         yield Rows(parameter=layer.bias, rows=positions.sum(2))
+
+
+def _kernel_gradients(
+    layer: nn.Conv2d, image: torch.Tensor, gradient: torch.Tensor
+) -> torch.Tensor:
+    """Return each record's gradient of a kernel: records x (kernel, channels last).
+
+    What the kernel sees is many times the image, so it is made for a few records at a time, as many
+    as stay in the processor's cache.
+    """
+    positions = tuple(gradient.shape[2:])
+    rows = gradient.new_empty(len(image), layer.weight.numel())
+    per_group = (-1, layer.out_channels // layer.groups)
+    step = max(1, _CACHED_NUMBERS // (layer.weight[0].numel() * math.prod(positions)))
+    for some in (slice(start, start + step) for start in range(0, len(image), step)):
+        seen = _patches(layer, image[some], positions)
+        gradients = gradient[some].reshape(*per_group, seen.shape[1])
+        torch.bmm(gradients, seen, out=rows[some].view(*per_group, seen.shape[2]))
+    return rows
 
 
 def _patches(layer: nn.Conv2d, image: torch.Tensor, positions: tuple[int, ...]) -> torch.Tensor:
@@ -192,16 +212,17 @@ def _patches(layer: nn.Conv2d, image: torch.Tensor, positions: tuple[int, ...]) 
     channels = layer.in_channels // layer.groups
     size = (len(image), layer.groups, *positions, *layer.kernel_size, channels)
     record, channel, row, column = image.stride()
-    stride = (
-        record,
-        channel * channels,
-        row * layer.stride[0],
-        column * layer.stride[1],
-        row * layer.dilation[0],
-        column * layer.dilation[1],
-        channel,
-    )
-    view = image.as_strided(size, stride)
+    group, right, along = channel * channels, column * layer.stride[1], column * layer.dilation[1]
+    if layer.kernel_size[1] * channels < _SHORT_RUN:
+        # Short runs copy slowly, so each row of the image is spread out once for all the rows of
+        # the kernel that meet it: then a whole kernel is one run.
+        records, groups, _, columns, _, width, _ = size
+        spread = (records, groups, columns, image.shape[2], width, channels)
+        stride = (record, group, right, row, along, channel)
+        image = image.as_strided(spread, stride).contiguous()
+        record, group, right, row, along, channel = image.stride()
+    down, below = row * layer.stride[0], row * layer.dilation[0]
+    view = image.as_strided(size, (record, group, down, right, below, along, channel))
     return view.reshape(size[0] * size[1], positions[0] * positions[1], -1)
 
 

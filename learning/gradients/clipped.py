@@ -36,7 +36,7 @@ from coinflower.learning.gradients.per_record import (
 from coinflower.learning.gradients.units import UnitGradients
 
 _CHUNK_NUMBERS = 1 << 24  # float32 numbers a chunk may need at a time: 64 MiB
-_NUMBERS_PER_INPUT = 128  # intermediate numbers per input number, generous for small images
+_NUMBERS_PER_INPUT = 32  # intermediate numbers per input number, generous for small images
 
 
 def clipped_gradient_sum(

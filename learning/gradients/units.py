@@ -107,7 +107,7 @@ class OuterProducts:
             inner = torch.linalg.vector_norm(self.activations, dim=1, dtype=torch.float64)
             total += (norms * inner).square()
             # An input this large would magnify the rounding of the gradient it multiplies.
-            total[inner > LARGEST_ACTIVATION] = torch.inf
+            total.masked_fill_(inner > LARGEST_ACTIVATION, torch.inf)
         if learns_bias(self.layer):
             total += norms.square()
         return total

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from coinflower.learning import Groups, build_model, clipped_gradient_sum, load_data
+from coinflower.learning.gradients import bookkeeping
 from coinflower.learning.gradients.per_record import denormals_flushed, square_norms_of
 from tests.support import scans
 from tests.support.clipped_models import (
@@ -32,6 +33,18 @@ def test_the_sum_is_that_of_a_loop_over_samples(name, clip_norm):
     expected = loop_sum(model, inputs, targets, clip_norm)
     actual = clipped_gradient_sum(model, inputs, targets, clip_norm)
     assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("copied", [{"_SHORT_RUN": 0}, {"_SHORT_RUN": 1000, "_CACHED_NUMBERS": 1}])
+def test_how_a_kernels_view_is_copied_does_not_change_the_sum(name, copied, monkeypatch):
+    model = MODELS[name]()
+    inputs, targets = batch(6)
+    for constant, value in copied.items():
+        monkeypatch.setattr(bookkeeping, constant, value)
+    actual = clipped_gradient_sum(model, inputs, targets, 0.5)
+    expected = loop_sum(model, inputs, targets, 0.5)
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
