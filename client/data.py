@@ -17,7 +17,7 @@ from coinflower.protocol.terms import Terms
 # Clients in one process share the public data that their shares are taken from.
 @functools.lru_cache(maxsize=1)
 def _load_once(data: str, schema: Path | None) -> Dataset:
-    return with_test_part(load_data(data, schema=schema))
+    return with_test_part(load_data(data, schema=schema, numbers=None))
 
 
 @functools.lru_cache(maxsize=1)
@@ -52,7 +52,7 @@ def load_local_dataset(policy: Policy) -> Dataset:
             f"add loaders = [{policy.data!r}]."
         )
     if policy.share is None:
-        data = load_data(policy.data, schema=policy.schema)
+        data = load_data(policy.data, schema=policy.schema, numbers=None)
     else:
         data = _load_once(policy.data, policy.schema)
         parts = _partition_once(policy.data, policy.schema, replace(policy.share, index=0))

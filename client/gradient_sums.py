@@ -6,13 +6,15 @@ import logging
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import nn
 
 from coinflower.client.data import require_schema
-from coinflower.client.model import build_fitting_model
+from coinflower.client.model import build_fitting_model, fitting_task
 from coinflower.learning import (
     Randomness,
     Records,
+    Task,
     capped_sum,
     clipped_gradient_sum,
     count_parameters,
@@ -39,24 +41,30 @@ class GradientSums:
         self.data = data
         self._randomness = randomness
         self._most_parameters = most_parameters
-        self._model_terms: tuple[object, ...] | None = None
-        self._model: nn.Module | None = None
+        self._used: tuple[object, Task, nn.Module] | None = None
 
     def model_of(self, terms: Terms) -> nn.Module:
         """Return the model, reusing the last one if it is the same; a server may name many."""
         require_schema(self.data, terms)
-        asked = (terms.model, terms.classes, terms.row_shape, terms.model_options)
-        if self._model is None or self._model_terms != asked:
-            self._model = build_fitting_model(terms, self.data, self._most_parameters)
-            self._model_terms = asked
-        return self._model
+        return self._use(terms)[1]
+
+    def _use(self, terms: Terms) -> tuple[Task, nn.Module]:
+        asked = (
+            *(terms.model, terms.classes, terms.row_shape, terms.model_options),
+            *(terms.task, terms.task_options),
+        )
+        if self._used is None or self._used[0] != asked:
+            task = fitting_task(terms, self.data)
+            model = build_fitting_model(terms, task, self.data, self._most_parameters)
+            self._used = (asked, task, model)
+        return self._used[1:]
 
     def sampled_sum(self, terms: Terms, model: nn.Module, weights: Vector) -> Vector:
         """Return the sum over a fresh sample, clipped as a whole if the terms have a cap."""
         load_parameters(model, weights)
         rows = self._randomness.sample_indices(len(self.data), terms.q)
-        # A label that the model does not know counts as zero: an error would reveal the label.
-        rows = rows[self.data.targets[rows] < terms.classes]
+        # A target that does not fit the task counts as zero: an error would reveal it.
+        rows = rows[self._use(terms)[0].take(self.data.targets[rows]).fit]
         return capped_sum(self._sum_without_errors(terms, model, rows), terms.cap_norm)
 
     def _sum_without_errors(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
@@ -72,8 +80,12 @@ class GradientSums:
         return self._sound_sum(terms, model, rows)
 
     def _sum_over(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
-        inputs, targets = self.data.batch(rows)
-        total: Vector = clipped_gradient_sum(model, inputs, targets, terms.clip_norm).numpy()
+        task, _ = self._use(terms)
+        inputs, _ = self.data.batch(rows)
+        targets = torch.from_numpy(task.take(self.data.targets[rows]).values)
+        total: Vector = clipped_gradient_sum(
+            model, inputs, targets, terms.clip_norm, loss=task.losses
+        ).numpy()
         return total
 
     def _sound_sum(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:

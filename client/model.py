@@ -1,28 +1,35 @@
-"""The model that the terms name, tried on this client's kind of data before it is used."""
+"""The task and the model that the terms name, tried on this client's kind of data before use."""
 
 from __future__ import annotations
 
-import logging
-
-import torch
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning import Records, clipped_gradient_sum, model_of, size_of
+from coinflower.learning import Records, Task, make_task, model_of, size_of, try_out
 from coinflower.protocol.policy import Refusal, RefusedError
 from coinflower.protocol.terms import Terms
 
-logger = logging.getLogger("coinflower.client")
+
+def fitting_task(terms: Terms, data: Records) -> Task:
+    """Return the task of the terms, if the targets are of its kind; the log names those that fail.
+
+    Raises:
+        RefusedError: It is unknown, has other options, or takes targets of another shape.
+    """
+    try:
+        task = make_task(terms.task, terms.task_options, outputs=terms.classes)
+        task.take(data.targets).log_misfits()
+    except Exception as error:  # the owner's own task may fail in any way
+        raise RefusedError(Refusal.TASK, str(error)) from error
+    return task
 
 
-def build_fitting_model(terms: Terms, data: Records, most_parameters: int) -> nn.Module:
-    """Return the model of the terms, if it is not too large and fits the data.
-
-    A trial on a blank row shows now, not in a round, whether they do; it depends on no record.
+def build_fitting_model(terms: Terms, task: Task, data: Records, most_parameters: int) -> nn.Module:
+    """Return the model of the terms, if it is not too large and fits data and task.
 
     Raises:
         RefusedError: It has more parameters than the owner allows.
-        ValueError: The model is unknown, or has another number of classes than the terms.
+        ValueError: The model is unknown, or has another number of outputs than the task.
         Exception: Whatever the owner's own model raises.
     """
     shape = data.inputs.shape[1:]
@@ -31,18 +38,7 @@ def build_fitting_model(terms: Terms, data: Records, most_parameters: int) -> nn
     _require_at_most(most_parameters, size_of(terms))  # before there is memory for them
     model = model_of(terms)
     _require_at_most(most_parameters, sum(each.numel() for each in model.parameters()))
-    if not data.are_classified:
-        raise UserError("the targets of the data are numbers, but the terms ask for classes")
-    blank, target = data.blank_row()
-    clipped_gradient_sum(model, blank, target, terms.clip_norm)
-    with torch.no_grad():
-        classes = model(*blank).shape[1]
-    if classes != terms.classes:
-        raise UserError(
-            f"the model {terms.model!r} has {classes} classes, the terms {terms.classes}"
-        )
-    if data.targets.max(initial=0) >= terms.classes:
-        logger.warning("Records with classes beyond the model's are left out.")
+    try_out(model, terms.model, data, task, clip_norm=terms.clip_norm)
     return model
 
 

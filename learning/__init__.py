@@ -9,6 +9,7 @@ from coinflower.learning.fit import (
     require_vocabulary,
     shape_for,
     trial,
+    try_out,
     usual_model_for,
 )
 from coinflower.learning.gradients.cap import cap_factors, capped_sum
@@ -23,17 +24,21 @@ from coinflower.learning.models.parameters import (
 from coinflower.learning.noise import FixedPoint, add_noise, fine_cell
 from coinflower.learning.optimizer import Optimizer, Update
 from coinflower.learning.randomness import Randomness, SecureRandom, SeededRandom
-from coinflower.learning.update import evaluate, mean_gradient
+from coinflower.learning.tasks.named import make_task, task_for, usual_task
+from coinflower.learning.tasks.task import Metrics, Task
+from coinflower.learning.update import evaluate, mean_gradient, measure
 
 __all__ = [
     "Dataset",
     "FixedPoint",
     "Groups",
+    "Metrics",
     "Optimizer",
     "Randomness",
     "Records",
     "SecureRandom",
     "SeededRandom",
+    "Task",
     "Update",
     "add_noise",
     "build_model",
@@ -46,7 +51,9 @@ __all__ = [
     "flatten_parameters",
     "load_data",
     "load_parameters",
+    "make_task",
     "mean_gradient",
+    "measure",
     "model_for",
     "model_of",
     "partition",
@@ -54,8 +61,11 @@ __all__ = [
     "require_vocabulary",
     "shape_for",
     "size_of",
+    "task_for",
     "to_tensor",
     "trial",
+    "try_out",
     "usual_model_for",
+    "usual_task",
     "with_test_part",
 ]

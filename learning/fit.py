@@ -5,15 +5,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.data.records import Records
-from coinflower.learning.gradients.clipped import clipped_gradient_sum
+from coinflower.learning.gradients.clipped import clipped_gradient_sum, refuse_mixing_layers
 from coinflower.learning.models.build import MADE_TO_MEASURE, MODELS, build_model
 from coinflower.learning.models.sequences import Vocabulary
 from coinflower.learning.own_code import blamed_on_its_author, place_of
+from coinflower.learning.tasks.independence import refuse_mixing_loss
+from coinflower.learning.tasks.task import Task
 from coinflower.protocol.terms import usual_model
 
 
@@ -28,20 +31,54 @@ def shape_for(name: str, records: Records) -> tuple[int, ...] | None:
     return records.inputs.shape[1:] if name in MADE_TO_MEASURE else None
 
 
-def model_for(name: str, data: Dataset, *, options: Mapping[str, Any] | None = None) -> nn.Module:
-    """Return a model for the classes of a data set, tried on a blank row.
+def model_for(
+    name: str, data: Dataset, task: Task, *, options: Mapping[str, Any] | None = None
+) -> nn.Module:
+    """Return a model for a task on a data set, tried on a blank row.
 
     Raises:
-        UserError: If there is no such model, or it cannot take these rows.
+        UserError: If there is no such model, or it cannot take these rows or learn the task.
     """
     shape = shape_for(name, data.train)
-    model = build_model(name, classes=data.classes, row_shape=shape, options=options)
-    blank, target = data.train.blank_row()
+    model = build_model(name, classes=task.outputs, row_shape=shape, options=options)
     described = " with ".join(map(_described, data.train.row_shapes))
     with trial(name, f"the {described} of {data.name}"):
-        clipped_gradient_sum(model, blank, target, 1.0)
+        try_out(model, name, data.train, task)
     require_vocabulary(model, data.measuring)
     return model
+
+
+def try_out(
+    model: nn.Module, name: str, records: Records, task: Task, *, clip_norm: float = 1.0
+) -> None:
+    """Show now, not in a round, whether model, records and task go together.
+
+    A blank row shows it, so that it depends on no record.
+
+    Args:
+        model: The model.
+        name: Its name.
+        records: Rows that it is to take.
+        task: What it is to learn.
+        clip_norm: Bound on a record's gradient.
+
+    Raises:
+        UserError: The model answers with another number of outputs than the task has, the targets
+            are for another task, or layers or loss mix records.
+        Exception: Whatever the user's own model raises.
+    """
+    blank, target = records.blank_row()
+    taken = torch.from_numpy(task.take(target.numpy()).values)
+    refuse_mixing_loss(task, taken)
+    refuse_mixing_layers(model)
+    with torch.no_grad():
+        answer = model(*blank)
+    if tuple(answer.shape) != (1, task.outputs):
+        raise UserError(
+            f"model {name!r} answers a record with shape {tuple(answer.shape[1:])}, but the task "
+            f"needs {task.outputs} number{'s' * (task.outputs != 1)}: check the model's last layer"
+        )
+    clipped_gradient_sum(model, blank, taken, clip_norm, loss=task.losses)
 
 
 def require_vocabulary(model: nn.Module, public: Records) -> None:

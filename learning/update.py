@@ -1,4 +1,4 @@
-"""The server's arithmetic on flat float32 vectors, and the accuracy of a model."""
+"""The server's arithmetic on flat float32 vectors, and how good a model is."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.data.records import to_tensor
+from coinflower.learning.data.records import Records, to_tensor
+from coinflower.learning.tasks.task import Metrics, Task
 
 Vector = NDArray[np.float32]
 
@@ -66,20 +67,39 @@ def evaluate(
                 f"{len(array)} inputs and {count} targets given: evaluation needs equally many of "
                 "both, and at least one"
             )
+    right = answers(model, arrays, batch=batch).argmax(1) == torch.as_tensor(targets)
+    return int(right.sum()) / count
+
+
+def measure(model: nn.Module, records: Records, task: Task) -> Metrics:
+    """Return the metrics of a model on public records whose targets fit the task.
+
+    Numbers that a schema scaled are measured in their own unit.
+    """
+    taken = task.take(records.targets)
+    told, wanted = answers(model, records.arrays).numpy(), taken.values
+    if task.predicts_targets and records.target_scale is not None:
+        told, wanted = told * records.target_scale, wanted * records.target_scale
+    return task.metrics(told[taken.fit], wanted[taken.fit])
+
+
+def answers(
+    model: nn.Module, arrays: tuple[torch.Tensor | NDArray[Any], ...], *, batch: int = 1000
+) -> torch.Tensor:
+    """Return what a model in eval mode answers; its own mode is restored."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
-    right = 0
+    found = []
     try:
         with torch.no_grad():
-            for start in range(0, count, batch):
+            for start in range(0, len(arrays[0]), batch):
                 rows = slice(start, start + batch)
                 tensors = [
                     array[rows] if isinstance(array, torch.Tensor) else to_tensor(array[rows])
                     for array in arrays
                 ]
-                wanted = torch.as_tensor(targets[rows])
-                right += int((model(*tensors).argmax(1) == wanted).sum())
+                found.append(model(*tensors))
     finally:
         for module, training in modes.items():
             module.training = training
-    return right / count
+    return torch.cat(found)

@@ -37,6 +37,7 @@ class Refusal(Enum):
     SET_BACK = "This client's ledger was set back to an older one."
     UNIT = "This client counts its data in another unit than the terms protect."
     SCHEMA = "This client does not read its data by this schema."
+    TASK = "This client does not learn this task from its data, or not with these options."
     MODEL = "This client cannot run this model on its data."
     PAUSED = "The owner has paused this client."
     LEFT = "The owner has left this experiment."
@@ -73,6 +74,7 @@ class Share:
 BUILT_IN_MODELS = frozenset(
     {"linear", "mlp", "digits", "paper-cnn", "resnet18-gn", "gru", "transformer"}
 )
+BUILT_IN_TASKS = frozenset({"classification", "binary", "multilabel", "regression"})
 
 
 @strict
@@ -103,6 +105,8 @@ class Policy:
         pricing_seconds: How long the processor may compute the price of an experiment.
         models: Models that may run here; a name of the form ``package.module:function`` is code
             of the owner's own, which a server can only call if it is listed.
+        tasks: Tasks that may be learned here; one of the form ``package.module:Task`` is code of
+            the owner's own, too.
         loaders: Functions of the owner's own that may be named as data, in the same form.
         share: Part of a public data set that stands for this client's data.
         insecure_seed: Makes coins, samples and noise predictable; for tests only.
@@ -128,6 +132,7 @@ class Policy:
     most_open_experiments: Count = 100
     pricing_seconds: Positive = 30.0
     models: frozenset[Text] = BUILT_IN_MODELS
+    tasks: frozenset[Text] = BUILT_IN_TASKS
     loaders: frozenset[Text] = frozenset()
     schema: Path | None = None
     share: Share | None = None
@@ -144,6 +149,8 @@ class Policy:
             raise UserError(f"modes is empty; allow at least one of {', '.join(Mode)}.")
         if not self.models:
             raise UserError("models is empty; list the models that may run on this data.")
+        if not self.tasks:
+            raise UserError("tasks is empty; list the tasks that may be learned from this data.")
 
     @classmethod
     def for_terms(
@@ -180,6 +187,7 @@ class Policy:
             ),
             most_classes=max(terms.classes, cls.most_classes),
             models=frozenset({terms.model}),
+            tasks=BUILT_IN_TASKS | {terms.task},
             loaders=loaders,
             schema=schema,
             share=share,
@@ -238,6 +246,9 @@ class Policy:
         if terms.model not in self.models:
             allowed = ", ".join(sorted(self.models))
             raise RefusedError(Refusal.MODEL, f"model {terms.model!r} is not among {allowed}")
+        if terms.task not in self.tasks:
+            allowed = ", ".join(sorted(self.tasks))
+            raise RefusedError(Refusal.TASK, f"task {terms.task!r} is not among {allowed}")
 
 
 def _plain(value: object) -> object:

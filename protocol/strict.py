@@ -39,7 +39,8 @@ Index = Annotated[int, Field(ge=0)]
 Text = Annotated[str, Field(min_length=1)]
 Listed = Annotated[tuple[_Kind, ...], BeforeValidator(_as_tuple)]
 """Any number of values; a list where they are written."""
-Option = bool | int | float | str | list[int] | list[float]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+Option = bool | int | _Finite | str | list[int] | list[_Finite]
 Options = dict[Text, Option]
 """Values by name that only their user can check."""
 

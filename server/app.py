@@ -17,17 +17,21 @@ from torch import nn
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning import (
+    Metrics,
     Randomness,
     Records,
     SecureRandom,
     SeededRandom,
-    evaluate,
+    Task,
     flatten_parameters,
     load_data,
     load_parameters,
+    make_task,
+    measure,
     model_of,
     require_vocabulary,
     trial,
+    try_out,
 )
 from coinflower.protocol import messages
 from coinflower.server.attendance import Attendance, TooFewClientsError
@@ -40,6 +44,7 @@ from coinflower.server.strategy import DivergedError, RandomParticipation
 
 SETTINGS_KEY = "settings"
 MODEL = "model.safetensors"
+_TRIED = 100  # rows that show whether metrics can be computed
 
 logger = logging.getLogger("coinflower.server")
 
@@ -72,12 +77,12 @@ def main(grid: Grid, context: Context) -> None:
 
 def require_ready(
     settings: Settings, checkpoints: CheckpointFolder | None = None
-) -> tuple[Records, nn.Module]:
-    """Return the test data and the model, once all that can be known beforehand is in order.
+) -> tuple[Records, nn.Module, Task]:
+    """Return test data, model and task, once all that can be known beforehand is in order.
 
     Raises:
-        UserError: A checkpoint is there but not to be resumed, or of other terms; the data or the
-            model cannot be used, or do not go together.
+        UserError: A checkpoint is there but not to be resumed, or of other terms; the data, the
+            model or the task cannot be used, or do not go together.
     """
     terms = settings.terms
     checkpoints = checkpoints or CheckpointFolder(
@@ -88,18 +93,29 @@ def require_ready(
             f"{settings.state} already holds an experiment; resume it or choose another folder."
         )
     checkpoints.used_through()  # refuses a folder of other terms before anything is sent
-    test = load_data(settings.test_data, schema=settings.schema).measuring
+    task = make_task(terms.task, terms.task_options, outputs=terms.classes)
+    test = load_data(settings.test_data, schema=settings.schema, numbers=None).measuring
     if settings.schema is not None and test.schema != terms.schema:
         raise UserError(
             f"The terms name another schema than {settings.schema}: let them have schema = "
             f'"{test.schema}", its hash.'
         )
+    task.take(test.targets).require_most(f"{settings.test_data} for task {terms.task!r}")
     model = model_of(terms)
     with trial(terms.model, f"the test data {settings.test_data!r}"):
-        first = test.take(slice(1))
-        evaluate(model, first.arrays, first.targets)
+        try_out(model, terms.model, test, task)
+        measure(model, test.take(slice(_TRIED)), task)
     require_vocabulary(model, test)
-    return test, model
+    return test, model, task
+
+
+def _measured(model: nn.Module, test: Records, task: Task) -> Metrics | None:
+    """Return the metrics; a task of the user's own that fails must not end a run that is paid."""
+    try:
+        return measure(model, test, task)
+    except UserError as error:
+        logger.warning("The model cannot be measured: %s", error)
+        return None
 
 
 def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: Journal) -> None:
@@ -112,7 +128,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
     """
     torch.set_num_threads(1)
     terms = settings.terms
-    test, model = require_ready(settings, checkpoints)
+    test, model, task = require_ready(settings, checkpoints)
     randomness: Randomness = SecureRandom()
     if settings.insecure_seed is not None:
         logger.warning("INSECURE: the noise is seeded.")
@@ -121,11 +137,11 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         logger.warning("INSECURE: the noise of earlier rounds of this run was seeded.")
 
     def on_round(report: RoundReport, weights: Vector) -> None:
-        accuracy = None
+        metrics = None
         if report.round % settings.evaluate_every == 0 or report.round == terms.rounds:
             load_parameters(model, weights)
-            accuracy = evaluate(model, test.arrays, test.targets)
-        journal.round(report, accuracy)
+            metrics = _measured(model, test, task)
+        journal.round(report, metrics)
         journal.status("running", round_=report.round)
         if report.round < terms.rounds and journal.asked_to_stop():
             journal.status("stopped", round_=report.round)
@@ -149,6 +165,8 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         on_round=on_round,
     )
     strategy.summary()
+    better = "larger" if task.larger_is_better else "smaller"
+    logger.info("Task %s, measured by %s: %s is better.", terms.task, task.headline, better)
     journal.status("waiting")
     initial = ArrayRecord({messages.VECTOR: Array(flatten_parameters(model).numpy())})
     result = strategy.start(

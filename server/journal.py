@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coinflower.learning import Metrics
 from coinflower.server.checkpoint import write_atomically
 
 METRICS = "metrics.jsonl"
@@ -66,12 +68,13 @@ class Journal:
         content = {**self._status, "refusals": self._refusals, **self._stamp}
         write_atomically(self._folder / STATUS, json.dumps(content).encode())
 
-    def round(self, report: RoundReport, accuracy: float | None) -> None:
-        """Add a round."""
+    def round(self, report: RoundReport, metrics: Metrics | None) -> None:
+        """Add a round, with the metrics if they were measured."""
         line = {
             **dataclasses.asdict(report),
             "asked": report.participants,
-            "accuracy": accuracy,
+            "accuracy": (metrics or {}).get("accuracy"),
+            "metrics": metrics,
             **self._stamp,
         }
         with (self._folder / METRICS).open("a") as file:
@@ -115,6 +118,24 @@ class MetricsReader:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the rounds that a run has played so far."""
     return MetricsReader(folder).read_new()
+
+
+def metrics_of(row: dict[str, Any]) -> Metrics | None:
+    """Return what was measured after a round, the headline first; None if nothing was."""
+    if "metrics" in row:
+        measured: Metrics | None = row["metrics"]
+        return measured
+    # Earlier versions measured nothing but accuracy.
+    return None if row["accuracy"] is None else {"accuracy": row["accuracy"]}
+
+
+def last_measured(rows: Sequence[dict[str, Any]]) -> tuple[int, Metrics] | None:
+    """Return the last round that was measured, with its metrics; None if none was."""
+    for row in reversed(rows):
+        metrics = metrics_of(row)
+        if metrics:
+            return row["round"], metrics
+    return None
 
 
 def read_status(folder: Path) -> dict[str, Any]:

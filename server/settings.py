@@ -27,7 +27,7 @@ class Settings:
     Attributes:
         terms: The public terms.
         state: Folder for checkpoint, metrics and the final model.
-        test_data: Name or path of a *public* data set whose test part measures accuracy.
+        test_data: Name or path of a *public* data set whose test part measures the model.
         schema: Path of the schema of the terms, if the test data is a table.
         least_clients: Fewest available clients for a round.
         expected_clients: The first round waits a little until this many have enrolled or refused.
@@ -42,7 +42,7 @@ class Settings:
             ``grace_seconds`` more. None waits for all, for ``reply_seconds`` at most.
         grace_seconds: See ``enough_share``.
         update: How the model steps; costs no ε, so that clients need not agree to it.
-        evaluate_every: Rounds between two measurements of accuracy.
+        evaluate_every: Rounds between two measurements of the model.
         resume: Continue from the checkpoint in ``state``.
         largest_declared_size: Clients that declare more records than this stay out.
         largest_total_size: So do those that would bring all declared sizes above this.

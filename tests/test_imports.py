@@ -56,6 +56,13 @@ ROOMS_MAY_IMPORT = {
         "protocol.strict",
     },
     "learning.gradients": {"accounting.errors"},
+    "learning.tasks": {
+        "accounting.errors",
+        "learning.data",
+        "learning.gradients",
+        "learning.own_code",
+        "protocol.strict",
+    },
     "client.node": {"accounting.errors", FLOWER, "protocol"},
     "deploy.flower": {
         "accounting.errors",

@@ -18,12 +18,15 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_up
 from coinflower.learning import (
     Dataset,
+    Task,
     Update,
     load_data,
     model_for,
     partition,
     shape_for,
+    task_for,
     usual_model_for,
+    usual_task,
     with_test_part,
 )
 from coinflower.learning.data.arrays import save_npz
@@ -62,6 +65,8 @@ class Plan:
         rounds_per_invitation: Coins per invitation.
         model: Model; chosen by the data if None.
         model_options: Its options.
+        task: What is learned; if None, classes or else numbers, whichever the targets are.
+        task_options: Its options.
         update: How the model steps.
         evaluate_every: Rounds between two evaluations.
         poll_seconds: Pause of the server between two looks for replies.
@@ -88,6 +93,8 @@ class Plan:
     rounds_per_invitation: int
     model: str | None = None
     model_options: Options = field(default_factory=dict)
+    task: str | None = None
+    task_options: Options = field(default_factory=dict)
     update: Update = field(default_factory=Update)
     evaluate_every: int = 5
     poll_seconds: float = 0.05
@@ -149,7 +156,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     Raises:
         ValueError: The plan makes no sense, or the folder is in use.
     """
-    loaded = load_data(plan.data, schema=plan.schema)
+    loaded = load_data(plan.data, schema=plan.schema, numbers=None)
     data = with_test_part(loaded)
     clients = file_count(data) if plan.clients is None else plan.clients
     shares = partition(
@@ -157,9 +164,10 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     )
     sizes = [len(rows) for rows in shares]
     experiment = fresh_name("run")
-    terms = _terms(plan, experiment, data, max(sizes))
+    task = task_for(data, plan.task or usual_task(data), plan.task_options)
+    terms = _terms(plan, experiment, data, task, max(sizes))
     # Now, not in a round, shows what does not go together.
-    model_for(terms.model, data, options=terms.model_options)
+    model_for(terms.model, data, task, options=terms.model_options)
     folder = folder or Path("runs") / experiment
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; choose another folder, or --resume {folder}.")
@@ -212,7 +220,7 @@ def _save_test_part(cluster: Cluster, data: Dataset) -> str:
     return str(path)
 
 
-def _terms(plan: Plan, experiment: str, data: Dataset, largest_size: int) -> Terms:
+def _terms(plan: Plan, experiment: str, data: Dataset, task: Task, largest_size: int) -> Terms:
     if plan.mode.is_private and plan.epsilon == 0:
         raise UserError("epsilon = 0 is a budget of nothing: no round may be played.")
     model = plan.model or usual_model_for(data.train)
@@ -227,7 +235,9 @@ def _terms(plan: Plan, experiment: str, data: Dataset, largest_size: int) -> Ter
         rounds=plan.rounds,
         rounds_per_invitation=plan.rounds_per_invitation,
         model=model,
-        classes=data.classes,
+        classes=task.outputs,
+        task=plan.task or usual_task(data),
+        task_options=plan.task_options,
         row_shape=shape_for(model, data.train),
         model_options=plan.model_options,
         schema=data.train.schema,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import shutil
 import threading
@@ -21,7 +22,14 @@ from coinflower.deploy.local.cluster import Cluster
 from coinflower.deploy.local.nodes import NodeKind, local_nodes
 from coinflower.deploy.runs import RunFailedError, failure, require_alive
 from coinflower.protocol.policy import load_policy
-from coinflower.server.journal import STATUS, MetricsReader, read_metrics, read_status
+from coinflower.server.journal import (
+    STATUS,
+    MetricsReader,
+    last_measured,
+    metrics_of,
+    read_metrics,
+    read_status,
+)
 from coinflower.server.settings import load_settings, save_settings
 
 _LOOK_SECONDS = 0.25
@@ -129,10 +137,13 @@ def collect_results(cluster: Cluster, started: float) -> dict[str, Any]:
     server never learns it.
     """
     metrics = read_metrics(cluster.server)
-    measured = [row["accuracy"] for row in metrics if row["accuracy"] is not None]
+    measured = last_measured(metrics)
+    last = None if measured is None else measured[1]
     terms = cluster.terms
     results: dict[str, Any] = {
-        "accuracy": measured[-1] if measured else None,
+        "accuracy": (last or {}).get("accuracy"),
+        "metrics": last,
+        "task": terms.task,
         "rounds": metrics[-1]["round"] if metrics else 0,
         "planned_rounds": terms.rounds,
         "mode": str(terms.mode),
@@ -150,14 +161,21 @@ def collect_results(cluster: Cluster, started: float) -> dict[str, Any]:
     (cluster.folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     (cluster.folder / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
     if metrics:
-        with (cluster.folder / "metrics.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(metrics[0]))
-            writer.writeheader()
-            writer.writerows(metrics)
+        _write_csv(cluster.folder / "metrics.csv", metrics)
     model = cluster.server / "model.safetensors"
     if model.exists():
         shutil.copy(model, cluster.folder / model.name)
     return results
+
+
+def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write a line per round, with a column per metric."""
+    flat = [{**row, **(metrics_of(row) or {})} for row in rows]
+    names = [name for name in dict.fromkeys(itertools.chain(*flat)) if name != "metrics"]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=names, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(flat)
 
 
 def _client(cluster: Cluster, index: int) -> dict[str, Any]:

@@ -63,7 +63,9 @@ def _no_clipping(stack: ExitStack) -> None:
         stack,
         coinflower.client.gradient_sums,
         "clipped_gradient_sum",
-        lambda true: lambda model, inputs, targets, _: true(model, inputs, targets, math.inf),
+        lambda true: (
+            lambda model, inputs, targets, _, **more: true(model, inputs, targets, math.inf, **more)
+        ),
     )
 
 

@@ -49,7 +49,9 @@ from coinflower.learning import (
     evaluate,
     load_parameters,
     model_for,
+    task_for,
     usual_model_for,
+    usual_task,
 )
 from coinflower.server.checkpoint import write_atomically
 
@@ -109,7 +111,8 @@ def run_request(
             note(f"{excess}.")
     torch.set_num_threads(1)
     keep_freed_memory()
-    model = model_for(_model_name(request, data), data, options=request.model_options)
+    task = task_for(data, usual_task(data), {})
+    model = model_for(_model_name(request, data), data, task, options=request.model_options)
     generator, randomness = sources_of(request.seed, played)
     simulator = Simulator(
         Scenario(

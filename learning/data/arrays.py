@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,23 @@ from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
-from coinflower.learning.data.reading import Fault, Reading, outside_of_zero_to_one, usable_records
+from coinflower.learning.data.reading import (
+    Fault,
+    Reading,
+    are_numbers,
+    outside_of_zero_to_one,
+    usable_records,
+)
 from coinflower.learning.data.records import Records
 
 _PARTS = ("_train", "")
 _TEST = "_test"
 _KIND, _ROWS = "kind", "rows"
+_TARGET_SCALE = "target_scale"
 _UNREADABLE = (ValueError, OSError, EOFError, zipfile.BadZipFile)
 
 
-def load_npz(path: Path, *, numbers: bool = False) -> Dataset:
+def load_npz(path: Path, *, numbers: bool | None = False) -> Dataset:
     """Return the arrays x, y and persons of a file, or x_train, y_train, ..., x_test, y_test.
 
     A model that takes several arrays gets x0, x1, ... (x0_train, ...) instead of x, in this order.
@@ -48,7 +56,7 @@ def holds_npy(folder: Path) -> bool:
     return any((folder / f"{x}{part}.npy").is_file() for part in _PARTS for x in ("x", "x0"))
 
 
-def load_npy(folder: Path, *, numbers: bool = False) -> Dataset:
+def load_npy(folder: Path, *, numbers: bool | None = False) -> Dataset:
     """Return the arrays of x.npy, y.npy and so on, named as in `load_npz`, without reading them.
 
     Rows are read when they are needed, so that the data may be larger than the memory.
@@ -66,9 +74,11 @@ def load_npy(folder: Path, *, numbers: bool = False) -> Dataset:
 
 
 def save_npz(path: Path, records: Records) -> None:
-    """Write inputs and targets as `load_npz` reads them."""
+    """Write inputs and targets, and the unit of these, as `load_npz` reads them."""
     names = ["x"] if not records.more_inputs else [f"x{i}" for i in range(len(records.arrays))]
     arrays: dict[str, Any] = dict(zip(names, records.arrays, strict=True))
+    if records.target_scale is not None:
+        arrays[_TARGET_SCALE] = records.target_scale
     np.savez(path, **arrays, y=records.targets, kind=_ROWS)
 
 
@@ -77,9 +87,12 @@ Prepare = Callable[[NDArray[Any]], tuple[NDArray[Any], list[Fault]]]
 
 
 def _from_arrays(
-    path: Path, arrays: Mapping[str, NDArray[Any]], *, numbers: bool, prepare: Prepare
+    path: Path, arrays: Mapping[str, NDArray[Any]], *, numbers: bool | None, prepare: Prepare
 ) -> Dataset:
     suffix = next((part for part in _PARTS if _has_inputs(arrays, part)), _PARTS[0])
+    if numbers is None:
+        ends = (suffix, _TEST)
+        numbers = are_numbers(*(arrays[f"y{end}"] for end in ends if f"y{end}" in arrays))
     train, reading = _part(path, arrays, suffix, numbers=numbers, prepare=prepare)
     test = None
     if suffix == _PARTS[0] or _has_inputs(arrays, _TEST):
@@ -107,7 +120,7 @@ def _part(
             has = ", ".join(arrays) or "nothing"
             raise UserError(f"{path} cannot be read as data: it has no array {key!r}, only {has}")
     prepared = [prepare(arrays[name]) for name in names]
-    return usable_records(
+    records, reading = usable_records(
         f"{path} (test part)" if suffix == _TEST else str(path),
         tuple(inputs for inputs, _ in prepared),
         arrays[f"y{suffix}"],
@@ -115,6 +128,9 @@ def _part(
         numbers=numbers,
         faults=[fault for _, faults in prepared for fault in faults],
     )
+    if _TARGET_SCALE in arrays:
+        records = replace(records, target_scale=tuple(map(float, arrays[_TARGET_SCALE])))
+    return records, reading
 
 
 def _has_inputs(arrays: Collection[str], suffix: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
@@ -49,17 +50,19 @@ def load_files(folder: Path, load: Callable[[Path], Dataset]) -> Dataset:
         for end, (path, data) in zip(ends, parts.items(), strict=True)
     }
     counts = [data.class_count for data in loaded.values() if data.class_count is not None]
+    all_classes = len(counts) == len(loaded)
+    kind = np.int64 if all_classes else np.float32  # one file's numbers make all of them numbers
     return Dataset(
         name=str(folder),
-        train=_together(folder, [data.train for data in parts.values()]),
-        test_part=_together(folder, measuring) if measuring else None,
-        class_count=max(counts, default=None),
+        train=_together(folder, [data.train for data in parts.values()], kind),
+        test_part=_together(folder, measuring, kind) if measuring else None,
+        class_count=max(counts) if all_classes else None,
         files=files,
         reading=_sum([data.reading for data in parts.values() if data.reading is not None]),
     )
 
 
-def _together(folder: Path, parts: Sequence[Records]) -> Records:
+def _together(folder: Path, parts: Sequence[Records], targets: DTypeLike) -> Records:
     first = parts[0]
     for part in parts:
         rows = [(*one.row_shapes, one.targets.shape[1:]) for one in (first, part)]
@@ -80,10 +83,13 @@ def _together(folder: Path, parts: Sequence[Records]) -> Records:
     )
     return Records(
         inputs=inputs,
-        targets=np.concatenate([part.targets for part in parts]),
+        targets=np.concatenate(
+            [part.targets for part in parts], dtype=targets, casting="same_kind"
+        ),
         more_inputs=tuple(more),
         persons=persons,
         schema=first.schema,
+        target_scale=first.target_scale,
     )
 
 

@@ -24,7 +24,7 @@ def load_data(
     spec: str,
     *,
     schema: str | Path | None = None,
-    numbers: bool = False,
+    numbers: bool | None = False,
     split: str | None = None,
     root: str | Path = "data",
     download: bool = False,
@@ -37,7 +37,8 @@ def load_data(
             idx files, of x.npy and y.npy, or of images in folders by class, a ``.csv``,
             ``.parquet`` or ``.npz`` file, a folder of such files, or ``package.module:function``.
         schema: Path of the schema that says how tables are read, or what the classes of images are.
-        numbers: Whether the targets of arrays are numbers; else they are classes.
+        numbers: Whether the targets of arrays are numbers; else they are classes. None takes whole
+            numbers for classes, and others for numbers.
         split: The split of EMNIST; by default ``byclass``, or in a folder the one that is there.
         root: Where torchvision keeps its files; other data ignores it.
         download: Whether torchvision may fetch named data that is not in ``root``.
@@ -68,7 +69,7 @@ def load_data(
 
 
 def _load_folder(
-    folder: Path, *, schema: Schema | None, numbers: bool, split: str | None
+    folder: Path, *, schema: Schema | None, numbers: bool | None, split: str | None
 ) -> Dataset:
     if not find_idx(folder, split):
         if holds_npy(folder):
@@ -88,7 +89,7 @@ def _load_folder(
     return load_idx(folder, split=split)
 
 
-def _load_file(path: Path, *, schema: Schema | None, numbers: bool) -> Dataset:
+def _load_file(path: Path, *, schema: Schema | None, numbers: bool | None) -> Dataset:
     if path.suffix in TABLES:
         if schema is None:
             raise UserError(

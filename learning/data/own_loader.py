@@ -22,7 +22,7 @@ def is_own_loader(spec: str) -> bool:
     return bool(colon) and all(name.isidentifier() for name in names) and not Path(spec).exists()
 
 
-def load_by_own_function(spec: str, *, numbers: bool = False) -> Dataset:
+def load_by_own_function(spec: str, *, numbers: bool | None = False) -> Dataset:
     """Return what the function returns: inputs and targets, and persons if it knows them.
 
     The inputs are one array, or a tuple of arrays for a model that takes several.
@@ -53,5 +53,5 @@ def load_by_own_function(spec: str, *, numbers: bool = False) -> Dataset:
         targets = np.asarray(targets)
         persons = None if persons is None else np.asarray(persons)
     records, reading = usable_records(spec, arrays, targets, persons, numbers=numbers)
-    classes = None if numbers else max(2, int(records.targets.max(initial=0)) + 1)
+    classes = max(2, int(records.targets.max(initial=0)) + 1) if records.are_classified else None
     return Dataset(name=spec, train=records, class_count=classes, reading=reading)

@@ -104,7 +104,7 @@ def usable_records(
     targets: NDArray[Any],
     persons: NDArray[Any] | None = None,
     *,
-    numbers: bool = False,
+    numbers: bool | None = False,
     classes: int | None = None,
     faults: Sequence[Fault] = (),
 ) -> tuple[Records, Reading]:
@@ -115,13 +115,15 @@ def usable_records(
         inputs: The array that the model takes, rows first, or several of them.
         targets: What it should answer.
         persons: Whose rows they are, if that is known.
-        numbers: Whether targets are numbers; else they are classes.
+        numbers: Whether targets are numbers; else they are classes. None goes by what they are.
         classes: The number of classes, if it is known.
         faults: What else is wrong with some of the records.
 
     Raises:
         UserError: The arrays do not fit together, or most records cannot be used.
     """
+    if numbers is None:
+        numbers = are_numbers(targets)
     if targets.ndim < 1 or targets.dtype.kind not in "biuf" or (targets.ndim > 1 and not numbers):
         wanted = "numbers, one row of them each" if numbers else "a vector of integer classes"
         raise UserError(
@@ -142,12 +144,27 @@ def usable_records(
     names = [f" of x{i}" for i in range(len(inputs))] if more else [""]
     found = [*map(_not_finite, inputs, names), *faults]
     if numbers:
-        finite = _all_in_row(wanted_targets, np.isfinite)
-        found.append(Fault(rows=~finite, why=lambda _: "its target is not a finite number"))
+        found.append(_fault_of_numbers(wanted_targets))
     else:
         found += _faults_of_classes(targets, wanted_targets, classes)
     kept, reading = sort_out(what, len(records), found)
     return (records if kept is None else records.take(kept)), reading
+
+
+def are_numbers(*targets: NDArray[Any]) -> bool:
+    """Return whether any of some targets cannot be a class: not whole, negative, or several a row.
+
+    It makes no difference to a task, which takes its targets from numbers and from classes alike,
+    so that a single row cannot decide whether anybody takes part.
+    """
+
+    def fits_no_class(one: NDArray[Any]) -> bool:
+        if one.ndim != 1 or one.dtype.kind not in "iuf":
+            return one.ndim > 1
+        finite = one[np.isfinite(one)]
+        return bool(((finite < 0) | (finite != np.floor(finite))).any())
+
+    return any(map(fits_no_class, targets))
 
 
 def _as_persons(persons: NDArray[Any] | None) -> Rows | None:
@@ -164,6 +181,17 @@ def _as_persons(persons: NDArray[Any] | None) -> Rows | None:
 def number_persons(ids: NDArray[Any]) -> Rows:
     """Return one number for each different id."""
     return np.unique(ids, return_inverse=True)[1].astype(np.int64)
+
+
+def _fault_of_numbers(targets: NDArray[Any]) -> Fault:
+    def why(row: int) -> str:
+        values = targets[row].reshape(-1)
+        column = int(np.argmin(np.isfinite(values)))
+        place = f" in column {column}" if len(values) > 1 else ""
+        named = "NaN" if np.isnan(values[column]) else values[column]
+        return f"its target is {named}{place}, not a finite number"
+
+    return Fault(rows=~_all_in_row(targets, np.isfinite), why=why)
 
 
 def _faults_of_classes(

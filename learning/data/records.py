@@ -29,6 +29,8 @@ class Records:
         persons: Whose row each is, int64; rows of equal numbers are one person's. None if nobody
             said. The numbers mean nothing outside of these records.
         schema: Hash of the schema that a table was read by; None for what is no table.
+        target_scale: How much of its own unit is 1 in each number of a target; None if targets are
+            as they were.
     """
 
     inputs: NDArray[Any]
@@ -36,6 +38,7 @@ class Records:
     more_inputs: tuple[NDArray[Any], ...] = ()
     persons: Rows | None = None
     schema: str | None = None
+    target_scale: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         """Check that the arrays are rows of one table, of types that a model can take."""

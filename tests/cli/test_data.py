@@ -206,7 +206,10 @@ def test_check_names_all_arrays(command, ward):
         ),
         (["--partition", "files"], "partition by files needs a folder"),
         (["--data", "digits", "--schema", "schema.toml"], "'digits' is read without a schema"),
-        (["--data", "wards", "--schema", "schema.toml"], "cannot take the rows of 6 values"),
+        (
+            ["--data", "wards", "--schema", "schema.toml", "--model", "digits"],
+            "cannot take the rows of 6 values",
+        ),
     ],
 )
 def test_what_does_not_go_together_in_a_run_is_one_sentence(command, wards, arguments, sentence):

@@ -24,7 +24,7 @@ def test_a_server_at_work_is_described(folder):
     status_file = StatusFile(folder, "0.0.0.0:8443")
     status_file.note_nodes({"a": True, "b": False}, 1)
     journal = Journal(folder / "state", insecure=False)
-    journal.round(replace(REPORT, round=3), 0.75)
+    journal.round(replace(REPORT, round=3), {"accuracy": 0.75})
     journal.status("running", round_=3)
     found = read_server_status(folder)
     assert (found["server"], found["run"]) == ("running", "running")

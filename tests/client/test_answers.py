@@ -125,9 +125,11 @@ def test_an_untrusted_client_does_the_same_work_for_either_coin(
     terms, recorder = make_terms(), Recorder()
     participant = enrolled(owner.open_with(True, False, randomness=recorder), terms)
 
-    def counted(model: Any, inputs: Any, targets: Any, clip_norm: float) -> torch.Tensor:
+    def counted(
+        model: Any, inputs: Any, targets: Any, clip_norm: float, **more: Any
+    ) -> torch.Tensor:
         recorder.calls.append(("gradient", len(targets) - recorder.batches[-1], clip_norm))
-        return clipped_gradient_sum(model, inputs, targets, clip_norm)
+        return clipped_gradient_sum(model, inputs, targets, clip_norm, **more)
 
     monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", counted)
     work = []
@@ -178,7 +180,7 @@ def test_a_gradient_that_always_fails_does_not_show_where_the_client_adds_noise(
 ) -> None:
     terms = make_terms()
     participant = enrolled(owner.open_with(True, False), terms)
-    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", lambda *_: 1 / 0)
+    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", lambda *_, **__: 1 / 0)
     for round_ in (1, 2):
         sent = participant.gradient_sum(terms, round_, weights)
         assert variance_p_value(sent, terms.noise_std) > 1e-6
@@ -190,7 +192,7 @@ def test_a_gradient_that_fails_without_any_sample_sends_nothing_where_the_server
 ) -> None:
     terms = make_terms(mode)
     participant = enrolled(owner.open_with(True, randomness=Heads()), terms)
-    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", lambda *_: 1 / 0)
+    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         participant.gradient_sum(terms, 1, weights)
 
@@ -209,7 +211,7 @@ def test_a_sum_that_overflows_does_not_show_that_a_client_sat_out(
 ) -> None:
     participant = enrolled(owner.open_with(False), make_terms())
     infinite = torch.full((LENGTH,), math.inf)
-    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", lambda *_: infinite)
+    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", lambda *_, **__: infinite)
     assert np.isfinite(participant.gradient_sum(make_terms(), 1, weights)).all()
 
 

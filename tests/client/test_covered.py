@@ -35,9 +35,9 @@ def test_the_gradient_is_worked_out_for_either_coin(
 ) -> None:
     terms, batches = make_terms(Mode.COVERED, q=1.0), []
 
-    def counted(model: Any, inputs: Any, targets: Any, clip_norm: float) -> Any:
+    def counted(model: Any, inputs: Any, targets: Any, clip_norm: float, **more: Any) -> Any:
         batches.append(len(inputs))
-        return clipped_gradient_sum(model, inputs, targets, clip_norm)
+        return clipped_gradient_sum(model, inputs, targets, clip_norm, **more)
 
     participant = owner.open_with(True, False)
     participant.enrol(terms)
@@ -54,7 +54,7 @@ def test_a_gradient_that_always_fails_is_answered_by_zeros_and_not_by_an_error(
     terms = make_terms(Mode.COVERED)
     participant = owner.open_with(True)
     participant.enrol(terms)
-    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", lambda *_: 1 / 0)
+    monkeypatch.setattr(gradient_sums, "clipped_gradient_sum", lambda *_, **__: 1 / 0)
     total = participant.gradient_sum(terms, 1, weights)
     assert total.dtype == np.float32
     assert not total.any()

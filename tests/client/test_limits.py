@@ -63,7 +63,7 @@ def test_a_model_with_too_many_parameters_is_refused_before_it_is_tried(
     owner.change(models=[name], most_parameters=75_009)
     terms = make_terms(model=name)
     monkeypatch.setattr(
-        coinflower.client.model, "clipped_gradient_sum", lambda *_, **__: pytest.fail("was tried")
+        coinflower.client.model, "try_out", lambda *_, **__: pytest.fail("was tried")
     )
     assert refused(lambda: owner.open().enrol(terms)) is Refusal.EXTENT
     assert owner.entries() == []

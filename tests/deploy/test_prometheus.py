@@ -32,7 +32,7 @@ def test_a_server_that_has_not_begun_has_metrics_too(settings, tmp_path):
 
 def test_rounds_are_summed_and_the_last_is_shown(settings, tmp_path):
     journal = Journal(settings.state, insecure=False)
-    journal.round(REPORT, 0.5)
+    journal.round(REPORT, {"accuracy": 0.5})
     journal.round(replace(REPORT, round=2, participants=3, answered=3, dropped=0), None)
     found = figures(render_metrics(settings, tmp_path))
     expected = {
@@ -54,7 +54,7 @@ def test_rounds_are_summed_and_the_last_is_shown(settings, tmp_path):
 
 
 def test_every_metric_has_help_and_type_and_none_is_about_epsilon(settings, tmp_path):
-    Journal(settings.state, insecure=False).round(REPORT, 0.5)
+    Journal(settings.state, insecure=False).round(REPORT, {"accuracy": 0.5})
     text = render_metrics(settings, tmp_path)
     for name in figures(text):
         assert f"# HELP {name} " in text

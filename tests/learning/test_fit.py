@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning import Dataset, Records, model_for, usual_model_for
+from coinflower.learning import Dataset, Records, make_task, model_for, usual_model_for
+
+TASK = make_task("classification", {}, outputs=2)
 
 
 def data_of(inputs: np.ndarray) -> Dataset:
@@ -30,16 +32,25 @@ def test_the_data_chooses_a_model_that_takes_it(shape, kind, model):
     data = data_of(np.zeros((2, *shape), kind))
     assert usual_model_for(data.train) == model
     if model != "resnet18-gn":
-        model_for(model, data)
+        model_for(model, data, TASK)
 
 
 def test_public_words_beyond_the_vocabulary_are_told_before_anybody_waits():
     data = data_of(np.array([[1, 2, 19], [3, 4, 5]]))
     with pytest.raises(UserError, match=r"words up to 19.*at least 20"):
-        model_for("gru", data, options={"words": 19})
-    model_for("gru", data, options={"words": 20})
+        model_for("gru", data, TASK, options={"words": 19})
+    model_for("gru", data, TASK, options={"words": 20})
 
 
 def test_a_model_of_words_refuses_other_numbers():
     with pytest.raises(UserError, match="takes integers"):
-        model_for("gru", data_of(np.zeros((2, 5), np.float32)))
+        model_for("gru", data_of(np.zeros((2, 5), np.float32)), TASK)
+
+
+def test_a_model_that_answers_with_other_numbers_than_the_task_needs_is_told():
+    regression = make_task("regression", {}, outputs=1)
+    name = "tests.support.participants:five_classes"
+    with pytest.raises(
+        UserError, match=r"answers a record with shape \(5,\), but the task needs 1 "
+    ):
+        model_for(name, data_of(np.zeros((2, 1, 8, 8), np.float32)), regression)

@@ -85,7 +85,10 @@ def test_every_round_leaves_a_line_and_accuracy_every_few(federation: Make) -> N
         "seconds",
         "received_bytes",
         "accuracy",
+        "metrics",
     }
+    assert lines[3]["metrics"]["accuracy"] == lines[3]["accuracy"]
+    assert list(lines[3]["metrics"]) == ["accuracy", "macro_f1"]
 
 
 def test_the_end_is_recorded(federation: Make) -> None:

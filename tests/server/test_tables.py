@@ -71,7 +71,7 @@ def test_the_server_measures_with_a_table_read_by_the_schema_of_the_terms(tmp_pa
         schema=tmp_path / "schema.toml",
     )
     save_settings(settings, tmp_path / "settings.toml")
-    test, _ = require_ready(load_settings(tmp_path / "settings.toml"))
+    test, _, _ = require_ready(load_settings(tmp_path / "settings.toml"))
     assert len(test) == 40
     other = tables.SCHEMA.replace("[0, 100]", "[0, 50]")
     hash_ = tables.write_schema(tmp_path / "schema.toml", other)

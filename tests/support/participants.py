@@ -74,11 +74,15 @@ def fail_on(samples: Sequence[npt.NDArray[Any]]) -> Callable[..., torch.Tensor]:
     peculiar = to_tensor(np.stack(samples))
 
     def gradient(
-        model: nn.Module, inputs: tuple[torch.Tensor], targets: torch.Tensor, clip_norm: float
+        model: nn.Module,
+        inputs: tuple[torch.Tensor],
+        targets: torch.Tensor,
+        clip_norm: float,
+        **more: Any,
     ) -> torch.Tensor:
         if any(torch.equal(one, other) for one in inputs[0] for other in peculiar):
             raise RuntimeError("patient 17 is peculiar")
-        return clipped_gradient_sum(model, inputs, targets, clip_norm)
+        return clipped_gradient_sum(model, inputs, targets, clip_norm, **more)
 
     return gradient
 

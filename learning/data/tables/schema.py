@@ -198,6 +198,14 @@ class Schema:
         return column.values if len(self.target) == 1 else None
 
     @property
+    def target_scale(self) -> tuple[float, ...] | None:
+        """How much of its own unit is 1 in each number of a target, if targets are numbers."""
+        columns = [self.columns[name] for name in self.target]
+        if columns[0].kind is not Kind.NUMBER:
+            return None
+        return tuple(column.unit for column in columns)
+
+    @property
     def features(self) -> list[str]:
         """What each number of a row means that a model takes."""
         names = []

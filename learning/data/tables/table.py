@@ -52,7 +52,13 @@ def load_table(path: Path, schema: Schema) -> Dataset:
         rows[list(torn)] = True
         faults.insert(0, Fault(rows=rows, why=lambda row: f"it has {torn[row]}"))
     kept, reading = sort_out(str(path), len(table) + len(torn), faults, noun="row", first=1)
-    records = Records(inputs=inputs, targets=targets, persons=persons, schema=schema.hash)
+    records = Records(
+        inputs=inputs,
+        targets=targets,
+        persons=persons,
+        schema=schema.hash,
+        target_scale=schema.target_scale,
+    )
     if kept is not None:
         records = records.take(kept[places])
     names = schema.class_names

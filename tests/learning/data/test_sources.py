@@ -98,13 +98,13 @@ def test_nan_is_named_with_row_and_column(tmp_path, caplog):
     assert (data.reading.rows, data.reading.refused) == (6, 1)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
-def test_a_target_that_is_no_finite_number_is_absent(tmp_path, caplog, bad):
+@pytest.mark.parametrize(("bad", "named"), [(np.nan, "NaN"), (np.inf, "inf"), (1e300, "inf")])
+def test_a_target_that_is_no_finite_number_is_absent_and_named(tmp_path, caplog, bad, named):
     y = np.array([1.5, 2, bad, 4, 5, 6])
     np.savez(tmp_path / "own.npz", x=TABLE, y=y)
     data = load_data(str(tmp_path / "own.npz"), numbers=True)
     assert data.train.targets.tolist() == [1.5, 2, 4, 5, 6]
-    assert "record 2 counts as absent: its target is not a finite number" in caplog.text
+    assert f"record 2 counts as absent: its target is {named}, not a finite" in caplog.text
 
 
 def test_tensors_keep_indices_and_numbers_and_scale_bytes():
