@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 @app.command()
 def schema(
-    file: Annotated[Path, typer.Argument(help="A .csv or .parquet file.")],
+    file: Annotated[Path, typer.Argument(help="A .csv, .tsv or .parquet file.")],
     target: Annotated[str | None, typer.Option(help="The column to be predicted.")] = None,
     person: Annotated[
         str | None, typer.Option(help="The column that says whose row it is.")
@@ -33,13 +33,13 @@ def schema(
     from coinflower.learning.data.tables.draft import draft_schema
     from coinflower.learning.data.tables.table import column_types
 
-    text = draft_schema(file, column_types(file), target=target, person=person)
+    text = draft_schema(file, *column_types(file), target=target, person=person)
     if out is None:
         typer.echo(text, nl=False)
     elif out.exists():
         raise UserError(f"{out} exists; choose another file, since it may hold somebody's work.")
     else:
-        out.write_text(text)
+        out.write_text(text, encoding="utf-8")
     warn("ranges and categories should come from public knowledge, never from the data itself.")
 
 

@@ -94,7 +94,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ValueError: The file is missing, not readable, or not TOML.
     """
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
     except OSError as error:

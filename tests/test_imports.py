@@ -53,6 +53,7 @@ ROOMS_MAY_IMPORT = {
         "accounting.errors",
         "learning.own_code",
         "learning.vision",
+        "protocol.foreign",
         "protocol.strict",
     },
     "learning.gradients": {"accounting.errors"},

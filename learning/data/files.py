@@ -14,15 +14,24 @@ from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.data.reading import NAMED, Reading
 from coinflower.learning.data.records import Records
 
-TABLES = (".csv", ".parquet")
+TABLES = (".csv", ".tsv", ".parquet")
 """How the names of tables end."""
 _ENDINGS = (*TABLES, ".npz")
 _TEST = "test"
 
 
 def data_files(folder: Path) -> list[Path]:
-    """Return the tables and ``.npz`` files of a folder, by name."""
-    return sorted(path for path in folder.iterdir() if path.suffix in _ENDINGS and path.is_file())
+    """Return the tables and ``.npz`` files of a folder, by name; hidden files are no data."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if ending(path) in _ENDINGS and path.is_file() and not path.name.startswith(".")
+    )
+
+
+def ending(path: Path) -> str:
+    """Return what a file's name says it holds; some programs write it in capitals."""
+    return path.suffix.lower()
 
 
 def load_files(folder: Path, load: Callable[[Path], Dataset]) -> Dataset:

@@ -7,7 +7,7 @@ from pathlib import Path
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.arrays import holds_npy, load_npy, load_npz
 from coinflower.learning.data.dataset import Dataset
-from coinflower.learning.data.files import TABLES, data_files, load_files
+from coinflower.learning.data.files import TABLES, data_files, ending, load_files
 from coinflower.learning.data.folder import check_split, find_idx, load_idx
 from coinflower.learning.data.images import holds_images, load_images
 from coinflower.learning.data.named import NAMES, load_named
@@ -57,7 +57,7 @@ def load_data(
         return load_by_own_function(spec, numbers=numbers)
     if path.is_dir():
         return _load_folder(path, schema=read_by, numbers=numbers, split=split)
-    if path.is_file() and path.suffix in (*TABLES, ".npz"):
+    if path.is_file() and ending(path) in (*TABLES, ".npz"):
         return _load_file(path, schema=read_by, numbers=numbers)
     if path.exists():
         raise UserError(f"data {spec!r} cannot be read by its name: give {_SOURCES}")
@@ -90,7 +90,7 @@ def _load_folder(
 
 
 def _load_file(path: Path, *, schema: Schema | None, numbers: bool | None) -> Dataset:
-    if path.suffix in TABLES:
+    if ending(path) in TABLES:
         if schema is None:
             raise UserError(
                 f"{path} is a table, and needs a schema that says how its columns are read; draft "

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.records import Records, Rows
+from coinflower.protocol.foreign import printable
 
 logger = logging.getLogger("coinflower.data")
 
@@ -83,7 +84,7 @@ def sort_out(
     if rows.size == 0:
         return None, Reading(rows=count)
     reasons = [
-        (first + row, next(fault.why(row) for fault in faults if fault.rows[row]))
+        (first + row, printable(next(fault.why(row) for fault in faults if fault.rows[row])))
         for row in map(int, rows[:NAMED])
     ]
     if 2 * rows.size > count:

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.data.tables.schema import Kind, near
+from coinflower.learning.data.tables.csv_file import Spelling
+from coinflower.learning.data.tables.schema import Kind, Schema, near
+from coinflower.protocol.foreign import printable
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _HEAD = """\
@@ -24,13 +26,19 @@ _TO_FILL_IN = {
 
 
 def draft_schema(
-    path: Path, columns: Mapping[str, Kind], *, target: str | None, person: str | None
+    path: Path,
+    columns: Mapping[str, Kind],
+    spelling: Spelling | None = None,
+    *,
+    target: str | None,
+    person: str | None,
 ) -> str:
     """Return a schema for a table in which ranges and categories are left to a person.
 
     Args:
         path: The table.
         columns: Its columns, with what their types suggest that they hold.
+        spelling: How it is written, if it is a CSV file.
         target: The column to be predicted, if somebody said.
         person: The column that says whose row it is, if somebody said.
 
@@ -41,14 +49,20 @@ def draft_schema(
         if name is not None and name not in columns:
             raise UserError(f"{option} {name}: {path} has no such column{near(name, columns)}.")
     lines = [
-        _HEAD.format(name=path.name),
+        _HEAD.format(name=printable(path.name)),
         f"target = {json.dumps(target or '')}  # the column to be predicted",
         f"{'' if person else '# '}person = {json.dumps(person or '')}  # whose row it is",
     ]
+    for key in ("encoding", "decimal"):
+        written = getattr(spelling, key, None)
+        if written not in (None, getattr(Schema, key)):
+            lines.append(f'{key} = "{written}"  # how your file is written; no part of the hash')
     for name, kind in columns.items():
         key = name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
         kept = Kind.IGNORED if name == person else kind
         lines += ["", f"[columns.{key}]", f'kind = "{kept}"']
         if kept in _TO_FILL_IN:
             lines.append(_TO_FILL_IN[kept])
+        elif name != person:
+            lines[-1] += "  # a date, or nothing yet; a model takes numbers and categories"
     return "\n".join([*lines, ""])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,9 +14,9 @@ from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.reading import Fault, Mask
-from coinflower.learning.data.tables.schema import Column, Kind, Schema
+from coinflower.learning.data.tables.schema import Column, Kind, Schema, normal
 
-_NUMBER = r"(?i)^[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|nan|inf|infinity)$"
+_NUMBER = r"(?i)^[+-]?((\d+({0}\d*)?|{0}\d+)(e[+-]?\d+)?|nan|inf|infinity)$"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,7 @@ class Encoder:
         if name is None:
             return None
         texts, missing = self._texts(name)
+        missing |= _mask(pc.equal(texts, ""))  # whatever else the schema takes for missing
         self._refuse(name, missing, lambda _: "is blank, so nobody knows whose row it is")
         codes = pc.fill_null(texts, "").dictionary_encode().indices
         return np.asarray(codes, dtype=np.int64)
@@ -116,11 +118,12 @@ class Encoder:
         column = self.table[name]
         if pa.types.is_string(column.type):
             texts, missing = self._texts(name)
-            parses = _mask(pc.match_substring_regex(texts, _NUMBER)) & ~missing
-            self._refuse(
-                name, ~parses & ~missing, lambda row: f"= {self._shown(name, row)} is not a number"
-            )
-            numbers = pc.cast(pc.if_else(pa.array(parses), texts, None), pa.float64())
+            decimal = self.schema.decimal
+            number = _NUMBER.format(re.escape(decimal))
+            parses = _mask(pc.match_substring_regex(texts, number)) & ~missing
+            self._refuse(name, ~parses & ~missing, lambda row: self._why_no_number(name, row))
+            sound = pc.if_else(pa.array(parses), texts, None)
+            numbers = pc.cast(pc.replace_substring(sound, decimal, "."), pa.float64())
         elif _is_numeric(column.type):
             numbers = pc.cast(column, pa.float64(), safe=False).combine_chunks()
             missing = _mask(pc.is_null(numbers))
@@ -134,11 +137,22 @@ class Encoder:
         )
         return np.where(finite, values, 0.0), missing, parses & finite
 
+    def _why_no_number(self, name: str, row: int) -> str:
+        shown = self._shown(name, row)
+        other = "." if self.schema.decimal == "," else ","
+        if re.fullmatch(rf"'[+-]?\d+{re.escape(other)}\d+'", shown):
+            return (
+                f"= {shown} is not a number; if that is how yours are written, say "
+                f'decimal = "{other}" in the schema, whose hash stays the same'
+            )
+        return f"= {shown} is not a number"
+
     def _codes(self, name: str, column: Column) -> tuple[NDArray[np.int64], Mask]:
         """Return each value's place in the list, its length for others, and what is missing."""
         texts, missing = self._texts(name)
         values = column.values or ()
-        places = pc.index_in(texts, value_set=pa.array(values, pa.string()))
+        known = pa.array(map(normal, values), pa.string())
+        places = pc.index_in(texts, value_set=known)
         return np.asarray(pc.fill_null(places, len(values)), dtype=np.int64), missing
 
     def _texts(self, name: str) -> tuple[pa.Array, Mask]:
@@ -146,8 +160,11 @@ class Encoder:
         kind = column.type
         if not (pa.types.is_string(kind) or _is_numeric(kind)):
             raise UserError(f"column {name!r} of type {kind} holds neither texts nor numbers")
-        texts = pc.utf8_trim_whitespace(pc.cast(column, pa.string()).combine_chunks())
-        absent = pa.array(self.schema.missing_values, pa.string())
+        if pa.types.is_floating(kind):
+            column = pc.if_else(pc.is_nan(column), None, column)
+        texts = pc.cast(column, pa.string()).combine_chunks()
+        texts = pc.utf8_trim_whitespace(pc.utf8_normalize(texts, form="NFC"))
+        absent = pa.array(map(normal, self.schema.missing_values), pa.string())
         return texts, _mask(pc.or_(pc.is_null(texts), pc.is_in(texts, value_set=absent)))
 
     def _shown(self, name: str, row: int) -> str:

@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import math
+import unicodedata
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,11 @@ from coinflower.accounting.errors import UserError
 from coinflower.protocol.strict import Positive, Text, load, strict
 
 _MOST_SCALES = 1_000_000  # far beyond, single precision ends and no model learns
+
+
+def normal(text: str) -> str:
+    """Return a name or a value as they are compared: equal texts may be stored in several ways."""
+    return unicodedata.normalize("NFC", text).strip()
 
 
 class Kind(StrEnum):
@@ -102,7 +108,7 @@ class Column:
             values = self.values or ()
             if not values:
                 raise UserError("values = [] must list the categories that are publicly known.")
-            if len(set(values)) < len(values):
+            if len(set(map(normal, values))) < len(values):
                 raise UserError(f"values = {list(values)} has one of them twice.")
 
     @property
@@ -142,12 +148,17 @@ class Schema:
         columns: The columns in the order of the model's inputs; those not listed are ignored.
         person: The column that says whose row it is.
         missing_values: Texts that stand for a missing value.
+        encoding: How a CSV file is encoded. This and ``decimal`` say how one owner's file is
+            written, not what it means, so they are no part of the hash.
+        decimal: What comes before the fraction of a number in a text: a point or a comma.
     """
 
     target: _Names
     columns: dict[Text, Column]
     person: Text | None = None
     missing_values: tuple[str, ...] = ("",)
+    encoding: Text = "utf-8"
+    decimal: Literal[".", ","] = "."
 
     def __post_init__(self) -> None:
         """Check that target and person are columns that can be used so."""
@@ -169,6 +180,15 @@ class Schema:
                 )
         if not self.inputs:
             raise UserError("columns lists no input: no number or category beside the target.")
+        if len(set(map(normal, self.needed))) < len(self.needed):
+            raise UserError("columns lists one of them twice, in two spellings.")
+        try:
+            "".encode(self.encoding)
+        except (LookupError, UnicodeError):
+            raise UserError(
+                f"encoding = {self.encoding!r} is unknown; usual are utf-8, cp1252, latin-1 and "
+                "utf-16."
+            ) from None
 
     def _column(self, name: str, what: str) -> Column:
         if name not in self.columns:
@@ -222,7 +242,8 @@ class Schema:
     def hash(self) -> str:
         """SHA-256 of what the schema means: comments, spelled-out defaults and layout do not count.
 
-        The order of columns does: it is that of a model's inputs.
+        Neither does how a file is written. The order of columns does: it is that of a model's
+        inputs.
         """
         fields = {
             "target": list(self.target),

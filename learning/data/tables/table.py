@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
+from coinflower.learning.data.files import TABLES, ending
 from coinflower.learning.data.reading import Fault, sort_out
 from coinflower.learning.data.records import Records
+from coinflower.learning.data.tables.csv_file import Spelling, guess_types, header_of, read_csv
 from coinflower.learning.data.tables.encoding import Encoder
-from coinflower.learning.data.tables.schema import Kind, Schema, near
+from coinflower.learning.data.tables.schema import Kind, Schema, near, normal
+from coinflower.protocol.foreign import printable
+
+_SHOWN = 200
 
 
 def load_table(path: Path, schema: Schema) -> Dataset:
@@ -29,7 +32,8 @@ def load_table(path: Path, schema: Schema) -> Dataset:
     Rows that cannot be used count as absent, and the log names them.
 
     Args:
-        path: A CSV file with a header in its first line, or a Parquet file.
+        path: A CSV file with a header in its first line, its columns separated by commas,
+            semicolons, tabs or bars; or a Parquet file.
         schema: How its columns are read.
 
     Raises:
@@ -38,7 +42,7 @@ def load_table(path: Path, schema: Schema) -> Dataset:
     """
     table, torn = _read_columns(path, schema)
     # Places of the rows in the file: those that are torn are not in the table.
-    places = np.setdiff1d(np.arange(len(table) + len(torn)), list(torn))
+    places = np.delete(np.arange(len(table) + len(torn)), list(torn))
     encoder = Encoder(schema=schema, table=table)
     try:
         inputs, targets, persons = encoder.inputs(), encoder.targets(), encoder.persons()
@@ -79,55 +83,72 @@ def _moved(fault: Fault, places: NDArray[np.int64], count: int) -> Fault:
     return Fault(rows=rows, why=lambda row: fault.why(int(np.searchsorted(places, row))))
 
 
-# Rows are numbered, and no thread of the library can be left behind: one that holds a function of
-# ours would wait for Python for ever when the process ends.
-_IN_THIS_THREAD = pa_csv.ReadOptions(use_threads=False)
-
-
-def column_types(path: Path) -> dict[str, Kind]:
-    """Return the columns of a table with what their type suggests that they hold.
+def column_types(path: Path) -> tuple[dict[str, Kind], Spelling | None]:
+    """Return the columns of a table with what their type suggests, and how a CSV file is written.
 
     Raises:
         UserError: It is no table.
     """
-    try:
-        if path.suffix == ".parquet":
-            found = pa_parquet.read_schema(path)
+    if ending(path) not in TABLES:
+        raise UserError(
+            f"{path} is no table: save it as CSV (a .csv file with the names of the columns in its "
+            "first line) or Parquet"
+        )
+    with _as_a_table(path):
+        if is_parquet(path):
+            found, spelling = pa_parquet.read_schema(path), None
         else:
-            found = pa_csv.read_csv(
-                path, read_options=_IN_THIS_THREAD, parse_options=_csv_options()
-            ).schema
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path} cannot be read as a table: {_said(error)}") from None
-    numeric = (pa.types.is_integer, pa.types.is_floating)
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean)
-    kinds = {}
-    for one in found:
-        kinds[one.name] = Kind.IGNORED
-        if any(is_kind(one.type) for is_kind in numeric):
-            kinds[one.name] = Kind.NUMBER
-        elif any(is_kind(one.type) for is_kind in texts) or pa.types.is_dictionary(one.type):
-            kinds[one.name] = Kind.CATEGORY
-    return kinds
+            found, spelling = guess_types(path)
+    # Some programs write a column of row numbers that has no name.
+    return {normal(one.name): _kind(one.type) for one in found if one.name}, spelling
+
+
+def _kind(type_: pa.DataType) -> Kind:
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        return Kind.NUMBER
+    texts = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_boolean,
+        pa.types.is_dictionary,
+    )
+    return Kind.CATEGORY if any(is_text(type_) for is_text in texts) else Kind.IGNORED
+
+
+def is_parquet(path: Path) -> bool:
+    """Return whether a file is no CSV, by its name."""
+    return ending(path) == ".parquet"
 
 
 def _read_columns(path: Path, schema: Schema) -> tuple[pa.Table, dict[int, str]]:
     """Return the columns that the schema needs, and the rows that are not as long as the header."""
-    names = _names(path)
-    for name in schema.needed:
-        if name not in names:
+    needed = list(map(normal, schema.needed))
+    torn: dict[int, str] = {}
+    with _as_a_table(path):
+        if is_parquet(path):
+            columns = _columns(path, pa_parquet.read_schema(path).names, needed)
+            table = _plain(pa_parquet.read_table(path, columns=columns))
+        else:
+            names, spelling = header_of(path, schema.encoding, needed)
+            table, torn = read_csv(path, _columns(path, names, needed), spelling)
+    return table.rename_columns(schema.needed), torn
+
+
+def _columns(path: Path, names: Sequence[str], needed: Sequence[str]) -> list[str]:
+    """Return what the columns that are needed are called in the file."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(normal(name), []).append(name)
+    for name in needed:
+        if name not in found:
+            has = printable(", ".join(found) or "none", _SHOWN)
             raise UserError(
-                f"{path} has no column {name!r}{near(name, names)}, which the schema needs; it has "
-                f"{', '.join(names) or 'none'}"
+                f"{path} has no column {name!r}{near(name, found)}, which the schema needs; it has "
+                f"{has}"
             )
-        if names[name] > 1:
-            raise UserError(f"{path} has {names[name]} columns {name!r}; rename all but one")
-    try:
-        if path.suffix == ".parquet":
-            return _plain(pa_parquet.read_table(path, columns=schema.needed)), {}
-        return _read_csv(path, schema)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path} cannot be read as a table: {_said(error)}") from None
+        if len(found[name]) > 1:
+            raise UserError(f"{path} has {len(found[name])} columns {name!r}; rename all but one")
+    return [found[name][0] for name in needed]
 
 
 def _plain(table: pa.Table) -> pa.Table:
@@ -140,43 +161,11 @@ def _plain(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(fields))
 
 
-def _read_csv(path: Path, schema: Schema) -> tuple[pa.Table, dict[int, str]]:
-    torn: dict[int, str] = {}
-
-    def note(row: Any) -> str:
-        torn[row.number - 2] = f"{row.actual_columns} values, not {row.expected_columns}"
-        return "skip"
-
-    table = pa_csv.read_csv(
-        path,
-        read_options=_IN_THIS_THREAD,
-        parse_options=_csv_options(note),
-        convert_options=pa_csv.ConvertOptions(
-            include_columns=schema.needed,
-            column_types={name: pa.string() for name in schema.needed},
-            strings_can_be_null=False,
-        ),
-    )
-    return table, torn
-
-
-def _csv_options(note: Callable[[Any], str] = lambda _: "skip") -> Any:
-    """Return options that let a line break be part of a value, and one torn row not stop it all."""
-    return pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note)
-
-
-def _names(path: Path) -> Counter[str]:
+@contextlib.contextmanager
+def _as_a_table(path: Path) -> Iterator[None]:
+    """Say in one sentence what keeps a file from being read."""
     try:
-        if path.suffix == ".parquet":
-            return Counter(pa_parquet.read_schema(path).names)
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            names = next(filter(None, csv.reader(file)), None)
-    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as a table: {_said(error)}") from None
-    if names is None:
-        raise UserError(f"{path} cannot be read as a table: it is empty")
-    return Counter(names)
-
-
-def _said(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+        yield
+    except (pa.ArrowException, OSError, csv.Error) as error:
+        said = printable(" ".join(str(error).split()), _SHOWN)
+        raise UserError(f"{path} cannot be read as a table: {said}") from None

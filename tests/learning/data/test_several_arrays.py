@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coinflower.learning import Records, load_data, model_for, with_test_part
+from coinflower.learning import Records, load_data, make_task, model_for, with_test_part
 from coinflower.learning.data.arrays import save_npz
 from tests.support import scans
 
@@ -122,9 +122,10 @@ def test_a_trial_holds_out_the_same_rows_of_all():
 
 def test_a_model_that_takes_one_array_is_refused_before_anybody_waits():
     data = load_data(scans.LOADER)
-    model_for(scans.BOOKED, data)
+    task = make_task("classification", {}, outputs=2)
+    model_for(scans.BOOKED, data, task)
     with pytest.raises(ValueError, match="cannot take the 3 x 4 x 4 images with rows of 5 val"):
-        model_for("digits", data)
+        model_for("digits", data, task)
 
 
 def test_every_array_needs_its_rows_first():
