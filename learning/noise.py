@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.randomness import Randomness
+from coinflower.learning.randomness import NoiseSource
 
 Vector = npt.NDArray[np.float32]
 Counts = npt.NDArray[np.int64]
@@ -86,7 +86,7 @@ def _counted(vector: Vector, cell: float) -> Counts:
     return counts
 
 
-def add_noise(total: FixedPoint, noise_std: float, randomness: Randomness) -> Vector:
+def add_noise(total: FixedPoint, noise_std: float, randomness: NoiseSource) -> Vector:
     """Return total + N(0, noise_std²) on a lattice that depends on ``noise_std`` alone.
 
     The lattice makes the noise's variance larger by at most 10⁻¹¹ of itself.
@@ -106,7 +106,7 @@ def add_noise(total: FixedPoint, noise_std: float, randomness: Randomness) -> Ve
 
 
 def noisy_counts(
-    total: FixedPoint, noise_std: float, cell: float, randomness: Randomness
+    total: FixedPoint, noise_std: float, cell: float, randomness: NoiseSource
 ) -> Counts:
     """Return total + N(0, noise_std²), rounded to whole numbers of a cell.
 

@@ -18,14 +18,18 @@ _CELL = 2.0**-53  # between two values of a uniform draw
 _COARSE = 2.0**-20  # below this, 53 bits leave too few
 
 
-class Randomness(CoinSource, Protocol):
-    """Coins, Poisson samples and Gaussian noise; predictable draws void every guarantee."""
-
-    def sample_indices(self, n: int, q: float) -> NDArray[np.int64]:
-        """Return each of 0, ..., n - 1 independently with probability q, ascending."""
+class NoiseSource(Protocol):
+    """Gaussian noise; predictable draws void every guarantee."""
 
     def normal(self, size: int, std: float) -> NDArray[np.float64]:
         """Return independent draws of N(0, std²); exact zeros for std = 0."""
+
+
+class Randomness(CoinSource, NoiseSource, Protocol):
+    """Coins, Poisson samples and Gaussian noise."""
+
+    def sample_indices(self, n: int, q: float) -> NDArray[np.int64]:
+        """Return each of 0, ..., n - 1 independently with probability q, ascending."""
 
 
 class SecureRandom(SecureCoin):

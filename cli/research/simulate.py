@@ -100,6 +100,9 @@ def simulate(
     seed: Annotated[
         int | None, typer.Option(help="Seed all randomness. INSECURE: for tests only.")
     ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads that compute gradients (default: all cores).")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate thousands of clients; any analysis may choose σ, but ε is one that holds."""
@@ -140,6 +143,7 @@ def simulate(
         out=out,
         resume=resume,
         seed=seed,
+        threads=threads,
     )
     with stop_on_signals() as stop, _bar(iterations, quiet=as_json) as advance:
         results = run_request(request, note=warn, progress=advance, stopped=stop.is_set)

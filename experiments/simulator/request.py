@@ -51,6 +51,7 @@ class Request:
         out: Folder for state and results.
         resume: Whether to continue from the state in ``out``.
         seed: Seeds everything; insecure.
+        threads: How many compute at a time, on all cores by default; nothing depends on it.
     """
 
     scenario: str
@@ -71,13 +72,14 @@ class Request:
     cap: float = math.inf
     update: Update = field(default_factory=lambda: Update(momentum=0.9))
     model: str | None = None
-    model_options: Options = field(default_factory=dict)
+    model_options: Options = field(default_factory=dict, hash=False)
     evaluate_every: int = 50
     split: str | None = None
     download: bool = False
     out: Path | None = None
     resume: bool = False
     seed: int | None = None
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked before any data is read."""
@@ -110,6 +112,8 @@ class Request:
             validation.require_count("clients", self.clients, least=1)
         if self.seed is not None:
             validation.require_count("seed", self.seed, least=0)
+        if self.threads is not None:
+            validation.require_count("threads", self.threads, least=1)
 
     def _refuse_contradictions(self) -> None:
         """Refuse what is asked for and ruled out at once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +133,7 @@ def run_request(
         generator,
         randomness,
         rows=federation.rows,
+        threads=request.threads or os.cpu_count() or 1,
     )
     if request.out is not None:
         request.out.mkdir(parents=True, exist_ok=True)

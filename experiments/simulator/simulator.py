@@ -13,20 +13,18 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from coinflower.accounting import validation
 from coinflower.accounting.errors import UserError
+from coinflower.experiments.simulator.batch_sums import BatchSums
 from coinflower.learning import (
     FixedPoint,
-    Groups,
     Optimizer,
     Randomness,
     Records,
     Update,
     add_noise,
-    clipped_gradient_sum,
     fine_cell,
     flatten_parameters,
     load_parameters,
@@ -124,6 +122,7 @@ class Simulator:
         randomness: Where noise comes from.
         rows: Which records the clients hold, client after client; all in order by default. The
             records themselves stay where they are.
+        threads: How many compute at a time; the run does not depend on it.
     """
 
     def __init__(
@@ -135,6 +134,7 @@ class Simulator:
         randomness: Randomness,
         *,
         rows: Rows | None = None,
+        threads: int = 1,
     ) -> None:
         held = len(records) if rows is None else len(rows)
         if held != int(scenario.sizes.sum()):
@@ -143,8 +143,14 @@ class Simulator:
             )
         self._rows = rows
         self._scenario = scenario
-        self._records = records
         self._model = model
+        self._sums = BatchSums(
+            model,
+            records,
+            clip_norm=scenario.clip_norm,
+            cap_norm=scenario.cap * scenario.clip_norm,
+            threads=threads,
+        )
         self._generator = generator
         self._randomness = randomness
         self._ends = np.cumsum(scenario.sizes)
@@ -168,14 +174,12 @@ class Simulator:
         scenario = self._scenario
         rows = draw.rows if self._rows is None else self._rows[draw.rows]
         load_parameters(self._model, self.optimizer.weights)
-        inputs, targets = self._records.batch(rows)
-        total: Vector = clipped_gradient_sum(
-            self._model, inputs, targets, scenario.clip_norm, groups=self._groups(draw)
-        ).numpy()
         std = self._noise_std(draw)
+        noise = self._sums.drawn_meanwhile(self._randomness, len(self.optimizer.weights), std)
+        total = self._sums.sum(rows, draw.owners)
         if std > 0:
             counted = FixedPoint.of(total, fine_cell(scenario.clip_norm))
-            total = add_noise(counted, std, self._randomness)
+            total = add_noise(counted, std, noise)
         gradient = mean_gradient(
             total, p=scenario.p, q=scenario.q, declared_total=max(draw.available_size, 1)
         )
@@ -213,15 +217,6 @@ class Simulator:
             participants=len(joined),
             available=available,
             available_size=size,
-        )
-
-    def _groups(self, draw: Draw) -> Groups | None:
-        """Return the rows of each client and the bound on its sum, if there is a cap."""
-        scenario = self._scenario
-        if math.isinf(scenario.cap):
-            return None
-        return Groups(
-            of=torch.from_numpy(draw.owners), largest_norm=scenario.cap * scenario.clip_norm
         )
 
     def _available(self, joined: Rows) -> tuple[int, int]:

@@ -174,6 +174,7 @@ class Study:
             update=Update(learning_rate=rate, momentum=0.9),
             evaluate_every=_interval(self.iterations),
             seed=seed,
+            threads=1,  # trainings are played side by side
         )
 
 
@@ -228,11 +229,13 @@ def _interval(iterations: int) -> int:
 def training_key(request: Request, test_images: int) -> str:
     """Return a file name that only the same training has."""
     fields = {**dataclasses.asdict(request), "test_images": test_images, "format": _FORMAT}
-    for elsewhere in ("out", "resume", "download"):
+    for elsewhere in ("out", "resume", "download", "threads"):
         del fields[elsewhere]
     if math.isinf(request.cap):
         del fields["cap"]  # trainings that were kept before there was a cap
     if request.schema is None:
         del fields["schema"]  # or a schema
+    if not request.model_options:
+        del fields["model_options"]  # or options of a model
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode())
     return f"{request.chosen_scheme}-{digest.hexdigest()[:16]}"

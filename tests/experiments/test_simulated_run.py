@@ -34,6 +34,11 @@ def test_a_seeded_simulation_is_stamped():
     assert not run_request(SMALL)["insecure"]
 
 
+def test_a_simulation_computes_on_at_least_one_thread():
+    with pytest.raises(ValueError, match="threads = 0 must be an integer of at least 1"):
+        dataclasses.replace(SMALL, threads=0)
+
+
 def test_the_papers_learning_rate_is_the_default():
     assert run_request(SMALL)["learning_rate"] == 0.002
     assert run_request(dataclasses.replace(SMALL, scheme="ols"))["learning_rate"] == 1e-4

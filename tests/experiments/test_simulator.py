@@ -31,7 +31,7 @@ def digits():
     return load_data("digits")
 
 
-def simulator(digits, *, sizes=None, seed=0, **changes):
+def simulator(digits, *, sizes=None, seed=0, threads=1, **changes):
     sizes = np.array([10] * 100) if sizes is None else np.asarray(sizes)
     fields = {
         "p": 0.3,
@@ -49,6 +49,7 @@ def simulator(digits, *, sizes=None, seed=0, **changes):
         np.random.default_rng(seed),
         SeededRandom(seed),
         rows=rows,
+        threads=threads,
     )
 
 
@@ -80,8 +81,8 @@ def test_without_sampling_and_noise_it_is_gradient_descent(digits):
 
 def step_of_real_clients(run, draw, model, cap_norm):
     """Return the sum behind a step: every client clips its own rows and caps its own sum."""
-    rows = torch.from_numpy(run._records.inputs[draw.rows]).unsqueeze(1)
-    targets = torch.from_numpy(run._records.targets[draw.rows])
+    rows = torch.from_numpy(run._sums._records.inputs[draw.rows]).unsqueeze(1)
+    targets = torch.from_numpy(run._sums._records.targets[draw.rows])
     total = np.zeros_like(run.optimizer.weights)
     for owner in set(draw.owners.tolist()):
         mine = torch.from_numpy(draw.owners == owner)
@@ -115,6 +116,27 @@ def test_every_clients_sum_is_capped(digits, cap, shape):
         np.testing.assert_allclose(
             (before - run.optimizer.weights) * scale, expected, rtol=1e-4, atol=1e-5
         )
+
+
+@pytest.mark.parametrize("cap", [1.5, math.inf])
+@pytest.mark.parametrize("shape", [{"p": 1.0, "q": 0.9}, {"q": 0.1}, {"q": 1e-9}])
+def test_a_seeded_run_is_the_same_on_any_number_of_threads(digits, cap, shape):
+    torch.set_num_threads(1)  # as a simulation does
+    weights = []
+    for threads in (1, 2, 3):
+        run = simulator(digits, cap=cap, clip_norm=0.5, threads=threads, **shape)
+        for _ in range(4):
+            run.step()
+        weights.append(run.optimizer.weights)
+    assert (weights[0] == weights[1]).all()
+    assert (weights[0] == weights[2]).all()
+
+
+def test_an_error_in_a_thread_is_that_of_the_step(digits):
+    run = simulator(digits, p=1.0, q=1.0, threads=2)
+    run._sums._records = None
+    with pytest.raises(AttributeError):
+        run.step()
 
 
 def test_a_cap_that_bites_shortens_the_step(digits):

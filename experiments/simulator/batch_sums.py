@@ -1,0 +1,132 @@
+"""Clipped gradient sums of large batches, on several threads."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from coinflower.learning import Groups, Records, clipped_gradient_sum
+from coinflower.learning.gradients.clipping import slices_of_whole_groups
+from coinflower.learning.randomness import NoiseSource
+
+Rows = npt.NDArray[np.int64]
+Vector = npt.NDArray[np.float32]
+Draws = npt.NDArray[np.float64]
+
+_PART = 256  # records: enough to keep a thread busy, few enough for several threads
+
+
+class BatchSums:
+    """Adds up a batch's clipped gradients, part by part.
+
+    Formal guarantees: the parts depend on the batch alone and their sums are added in their order,
+    so the result is the same, bit for bit, on any number of threads, as long as torch itself takes
+    one thread for each of its operations.
+
+    Args:
+        model: The model. Its weights are those of every sum, so they must not change meanwhile.
+        records: Where the rows are.
+        clip_norm: Bound on each record's gradient.
+        cap_norm: Bound on each client's sum; infinite for none.
+        threads: How many compute at a time.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        records: Records,
+        *,
+        clip_norm: float,
+        cap_norm: float = math.inf,
+        threads: int = 1,
+    ) -> None:
+        self._records = records
+        self._clip_norm, self._cap_norm = clip_norm, cap_norm
+        # A sum hangs hooks on its model, so no two threads may work with the same one.
+        self._models: SimpleQueue[nn.Module] = SimpleQueue()
+        for twin in (model, *(_twin(model) for _ in range(threads - 1))):
+            self._models.put(twin)
+        self._pool = None
+        if threads > 1:
+            self._pool = ThreadPoolExecutor(
+                threads, initializer=torch.set_num_threads, initargs=(1,)
+            )
+
+    def drawn_meanwhile(self, source: NoiseSource, size: int, std: float) -> NoiseSource:
+        """Return a source of the noise that one of the threads begins to draw now."""
+        if self._pool is None:
+            return source
+        return _Drawn(self._pool.submit(source.normal, size, std))
+
+    def sum(self, rows: Rows, owners: Rows) -> Vector:
+        """Return the sum over some rows.
+
+        Args:
+            rows: Which of the records.
+            owners: Whose they are; their order does not matter.
+        """
+        if math.isfinite(self._cap_norm):
+            order = np.argsort(owners, kind="stable")
+            rows, owners = rows[order], owners[order]
+        total: Vector = functools.reduce(torch.Tensor.add_, self._sums(rows, owners)).numpy()
+        return total
+
+    def _sums(self, rows: Rows, owners: Rows) -> Iterator[torch.Tensor]:
+        parts = [(rows[part], owners[part]) for part in self._parts(owners)]
+        if self._pool is None or len(parts) == 1:
+            yield from itertools.starmap(self._sum_of_part, parts)
+            return
+        begun: list[Future[torch.Tensor]] = [
+            self._pool.submit(self._sum_of_part, *part) for part in parts
+        ]
+        for each in begun:
+            yield each.result()
+
+    def _parts(self, owners: Rows) -> list[slice]:
+        """Cut the rows; an even number of parts keeps two and four threads busy to the end."""
+        if math.isfinite(self._cap_norm) and len(owners):
+            _, sizes = np.unique(owners, return_counts=True)
+            return list(slices_of_whole_groups(sizes, _PART))
+        count = math.ceil(len(owners) / _PART)
+        count = max(1, count + (count > 1) * (count % 2))
+        edges = [len(owners) * i // count for i in range(count + 1)]
+        return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
+
+    def _sum_of_part(self, rows: Rows, owners: Rows) -> torch.Tensor:
+        inputs, targets = self._records.batch(rows)
+        groups = None
+        if math.isfinite(self._cap_norm):
+            groups = Groups(of=torch.from_numpy(owners), largest_norm=self._cap_norm)
+        model = self._models.get()
+        try:
+            return clipped_gradient_sum(model, inputs, targets, self._clip_norm, groups=groups)
+        finally:
+            self._models.put(model)
+
+
+class _Drawn:
+    """Noise that a thread draws, to be used once."""
+
+    def __init__(self, draws: Future[Draws]) -> None:
+        self._draws = [draws]
+
+    def normal(self, size: int, std: float) -> Draws:  # noqa: ARG002 - it was asked for before
+        return self._draws.pop().result()
+
+
+def _twin(model: nn.Module) -> nn.Module:
+    """Return a copy of a model with the very same weights: whoever loads the one loads both."""
+    twin = copy.deepcopy(model)
+    for ours, theirs in zip(twin.parameters(), model.parameters(), strict=True):
+        ours.data = theirs.data
+    return twin
