@@ -9,9 +9,11 @@ from pathlib import Path
 from coinflower.accounting.errors import UserError
 from coinflower.learning import Dataset, Records, load_data, partition, with_test_part
 from coinflower.learning.data.own_loader import is_own_loader
+from coinflower.learning.data.persons import units_of
 from coinflower.learning.data.records import Rows
 from coinflower.protocol.policy import Policy, Refusal, RefusedError, Share
 from coinflower.protocol.terms import Terms
+from coinflower.protocol.unit import Unit
 
 
 # Clients in one process share the public data that their shares are taken from.
@@ -21,13 +23,14 @@ def _load_once(data: str, schema: Path | None) -> Dataset:
 
 
 @functools.lru_cache(maxsize=1)
-def _partition_once(data: str, schema: Path | None, share: Share) -> list[Rows]:
+def _partition_once(data: str, schema: Path | None, share: Share, unit: Unit) -> list[Rows]:
     return partition(
         _load_once(data, schema),
         clients=share.clients,
         how=share.how,
         seed=share.seed,
         alpha=share.alpha,
+        unit=unit,
     )
 
 
@@ -35,7 +38,8 @@ def load_local_data(policy: Policy) -> Records:
     """Return the records that the policy names; they never leave this client.
 
     Raises:
-        ValueError: The data cannot be read, or there are more rows than declared.
+        ValueError: The data cannot be read, does not say whose its rows are although the policy
+            protects persons, or has more of what it protects than declared.
     """
     return load_local_dataset(policy).train
 
@@ -55,13 +59,14 @@ def load_local_dataset(policy: Policy) -> Dataset:
         data = load_data(policy.data, schema=policy.schema, numbers=None)
     else:
         data = _load_once(policy.data, policy.schema)
-        parts = _partition_once(policy.data, policy.schema, replace(policy.share, index=0))
+        share = replace(policy.share, index=0)
+        parts = _partition_once(policy.data, policy.schema, share, policy.unit)
         data = replace(data, train=data.train.take(parts[policy.share.index]), files=None)
-    if len(data.train) > policy.declared_size:
+    count = len(units_of(data.train, policy.unit, data.name))
+    if count > policy.declared_size:
         raise UserError(
-            f"The data set {policy.data_set!r} has {len(data.train)} records, more than the "
-            f"declared {policy.declared_size}; the bound would not hold. Raise declared_size in "
-            "the policy."
+            f"The data set {policy.data_set!r} has {count} {policy.unit}s, more than the declared "
+            f"{policy.declared_size}; the bound would not hold. Raise declared_size in the policy."
         )
     return data
 

@@ -1,4 +1,4 @@
-"""Sums of clipped gradients over fresh Poisson samples of the owner's records."""
+"""Sums of clipped gradients over fresh Poisson samples of the owner's records, or persons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from coinflower.learning import (
     count_parameters,
     load_parameters,
 )
+from coinflower.learning.data.persons import units_of
 from coinflower.protocol.terms import Terms
+from coinflower.protocol.unit import Unit
 
 Vector = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
@@ -35,10 +37,19 @@ class GradientSums:
         data: The owner's records.
         randomness: Where samples come from.
         most_parameters: Largest model that the owner allows.
+        unit: What is sampled and clipped as one.
     """
 
-    def __init__(self, data: Records, randomness: Randomness, most_parameters: int) -> None:
+    def __init__(
+        self,
+        data: Records,
+        randomness: Randomness,
+        most_parameters: int,
+        unit: Unit = Unit.RECORD,
+    ) -> None:
         self.data = data
+        self._units = units_of(data, unit, "the data")
+        self._of_persons = unit is Unit.PERSON
         self._randomness = randomness
         self._most_parameters = most_parameters
         self._used: tuple[object, Task, nn.Module] | None = None
@@ -62,43 +73,49 @@ class GradientSums:
     def sampled_sum(self, terms: Terms, model: nn.Module, weights: Vector) -> Vector:
         """Return the sum over a fresh sample, clipped as a whole if the terms have a cap."""
         load_parameters(model, weights)
-        rows = self._randomness.sample_indices(len(self.data), terms.q)
-        # A target that does not fit the task counts as zero: an error would reveal it.
-        rows = rows[self._use(terms)[0].take(self.data.targets[rows]).fit]
-        return capped_sum(self._sum_without_errors(terms, model, rows), terms.cap_norm)
+        units = self._randomness.sample_indices(len(self._units), terms.q)
+        return capped_sum(self._sum_without_errors(terms, model, units), terms.cap_norm)
 
-    def _sum_without_errors(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
-        """Return the sum over the rows; no single record shows as an error."""
+    def _sum_without_errors(self, terms: Terms, model: nn.Module, units: Rows) -> Vector:
+        """Return the sum over some units; no single one shows as an error."""
         try:
-            return self._sum_over(terms, model, rows)
+            return self._sum_over(terms, model, units)
         except Exception:
             if not terms.mode.is_private:
                 raise
-            logger.exception("A gradient failed; records whose own gradient fails count as zero.")
+            logger.exception("A gradient failed; whoever's own gradient fails counts as zero.")
         if not (terms.mode.client_adds_noise or terms.mode.answers_always):
-            self._sum_over(terms, model, rows[:0])  # raises errors that are not due to a record
-        return self._sound_sum(terms, model, rows)
+            self._sum_over(terms, model, units[:0])  # raises errors that are not due to a record
+        return self._sound_sum(terms, model, units)
 
-    def _sum_over(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
+    def _sum_over(self, terms: Terms, model: nn.Module, units: Rows) -> Vector:
         task, _ = self._use(terms)
+        rows = self._units.rows_of(units)
+        # A target that does not fit the task counts as zero: an error would reveal it.
+        rows = rows[task.take(self.data.targets[rows]).fit]
         inputs, _ = self.data.batch(rows)
         targets = torch.from_numpy(task.take(self.data.targets[rows]).values)
         total: Vector = clipped_gradient_sum(
-            model, inputs, targets, terms.clip_norm, loss=task.losses
+            model,
+            inputs,
+            targets,
+            terms.clip_norm,
+            loss=task.losses,
+            persons=torch.from_numpy(self._units.of[rows]) if self._of_persons else None,
         ).numpy()
         return total
 
-    def _sound_sum(self, terms: Terms, model: nn.Module, rows: Rows) -> Vector:
-        """Return the sum over the rows whose own gradient does not fail.
+    def _sound_sum(self, terms: Terms, model: nn.Module, units: Rows) -> Vector:
+        """Return the sum over the units whose own gradient does not fail.
 
-        One record must not move the sum by more than the clip norm, so a record that fails may
+        One record or person must not move the sum by more than the clip norm, so one that fails may
         neither drop the others nor show as an error. Bisection finds it in few attempts.
         """
         try:
-            return self._sum_over(terms, model, rows)
+            return self._sum_over(terms, model, units)
         except Exception:
-            if len(rows) < 2:
+            if len(units) < 2:
                 return np.zeros(count_parameters(model), np.float32)
-        middle = len(rows) // 2
-        first = self._sound_sum(terms, model, rows[:middle])
-        return first + self._sound_sum(terms, model, rows[middle:])
+        middle = len(units) // 2
+        first = self._sound_sum(terms, model, units[:middle])
+        return first + self._sound_sum(terms, model, units[middle:])

@@ -62,7 +62,7 @@ class Participant:
         self.current: Terms | None = None
         self._randomness = randomness
         self._agreements = Agreements(policy, ledger)
-        self._gradients = GradientSums(data, randomness, policy.most_parameters)
+        self._gradients = GradientSums(data, randomness, policy.most_parameters, policy.unit)
         self._working = threading.Lock()
         self._public_coins: dict[tuple[str, int], bool] = {}
         self._public_answers: set[tuple[str, int]] = set()

@@ -16,7 +16,8 @@ from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.strict import Cap, Count, Index, Positive, Probability, Text, load, strict
-from coinflower.protocol.terms import Terms, Unit
+from coinflower.protocol.terms import Terms
+from coinflower.protocol.unit import Unit
 
 
 class Refusal(Enum):

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import InitVar
-from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -32,6 +31,7 @@ from coinflower.protocol.strict import (
     decode,
     strict,
 )
+from coinflower.protocol.unit import Unit
 
 CLASSIFICATION = "classification"
 """The task of terms that name none."""
@@ -62,13 +62,6 @@ _LEFT_OUT_AT_DEFAULT = (
     "trained_parts",
     "lora_rank",
 )
-
-
-class Unit(StrEnum):
-    """What one sampled, clipped and protected thing is."""
-
-    RECORD = "record"
-    PERSON = "person"
 
 
 @strict

@@ -55,6 +55,7 @@ ROOMS_MAY_IMPORT = {
         "learning.vision",
         "protocol.foreign",
         "protocol.strict",
+        "protocol.unit",
     },
     "learning.gradients": {"accounting.errors"},
     "learning.tasks": {

@@ -5,36 +5,45 @@ from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
+from coinflower.learning.data.persons import Units, units_of
 from coinflower.learning.data.records import Rows
+from coinflower.protocol.unit import Unit
 
 HOW = ("equal", "writer", "dirichlet", "files")
 
 
 def partition(
-    dataset: Dataset, *, clients: int, how: str, seed: int, alpha: float = 0.5
+    dataset: Dataset,
+    *,
+    clients: int,
+    how: str,
+    seed: int,
+    alpha: float = 0.5,
+    unit: Unit = Unit.RECORD,
 ) -> list[Rows]:
-    """Return the training rows of each client, ascending; no row goes to two clients.
+    """Return the training rows of each client, ascending; no unit goes to two clients.
 
     Args:
         dataset: The data to divide.
-        clients: Number of clients, at most the number of training rows.
-        how: ``equal`` (shuffled, sizes differ by at most one, every row is given out), ``writer``
+        clients: Number of clients, at most the number of units to train on.
+        how: ``equal`` (shuffled, sizes differ by at most one, every unit is given out), ``writer``
             (one writer per client, chosen by a seeded shuffle), ``dirichlet`` (each class is
             spread over the clients in proportions drawn from a symmetric Dirichlet distribution;
-            every row is given out and every client has at least one), or ``files`` (every file of
-            a folder is one client).
+            every unit is given out and every client has at least one; a person counts as of the
+            class that most of its rows have), or ``files`` (every file of a folder is one client).
         seed: Equal seeds give equal partitions.
         alpha: Concentration of ``dirichlet``: the smaller, the more clients differ.
+        unit: What is given out whole: a row, or a person with all its rows.
 
     Raises:
         ValueError: If the data cannot be divided in that way.
     """
-    rows = len(dataset.train)
     if how not in HOW:
         raise UserError(f"partition = {how!r} must be one of {', '.join(HOW)}")
-    if not 1 <= clients <= rows:
+    units = units_of(dataset.train, unit, dataset.name)
+    if not 1 <= clients <= len(units):
         raise UserError(
-            f"clients = {clients} must lie in 1 to {rows}, the number of training records of "
+            f"clients = {clients} must lie in 1 to {len(units)}, the number of training {unit}s of "
             f"{dataset.name}"
         )
     if how == "files":
@@ -43,9 +52,20 @@ def partition(
     if how == "writer":
         return _by_writer(dataset, clients, generator)
     if how == "dirichlet":
-        _ = dataset.classes  # there must be some to spread
-        return _by_label(dataset.train.targets, clients, alpha, generator)
-    return [np.sort(part) for part in np.array_split(generator.permutation(rows), clients)]
+        parts = _by_label(_labels(dataset, units), clients, alpha, generator)
+    else:
+        parts = np.array_split(generator.permutation(len(units)), clients)
+    return [np.sort(units.rows_of(part)) for part in parts]
+
+
+def _labels(dataset: Dataset, units: Units) -> Rows:
+    """Return the class of each unit that most of its rows have, the first of several."""
+    classes, targets = dataset.classes, dataset.train.targets  # there must be some to spread
+    if len(units) == len(targets):
+        return np.asarray(targets[units.order])
+    counts = np.zeros((len(units), classes), dtype=np.int64)
+    np.add.at(counts, (units.of, targets), 1)
+    return np.asarray(counts.argmax(axis=1))
 
 
 def file_count(dataset: Dataset) -> int:

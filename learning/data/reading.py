@@ -6,6 +6,7 @@ All of it is for the data owner: it goes to the log on the owner's machine, and 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -134,16 +135,17 @@ def usable_records(
         wanted_targets = targets.astype(np.float32 if numbers else np.int64)
     first, *more = inputs
     try:
+        whose, nobodys = _as_persons(persons)
         records = Records(
             inputs=first,
             targets=wanted_targets,
             more_inputs=tuple(more),
-            persons=_as_persons(persons),
+            persons=whose,
         )
     except UserError as error:
         raise UserError(f"{what}: {error}") from None
     names = [f" of x{i}" for i in range(len(inputs))] if more else [""]
-    found = [*map(_not_finite, inputs, names), *faults]
+    found = [*map(_not_finite, inputs, names), *nobodys, *faults]
     if numbers:
         found.append(_fault_of_numbers(wanted_targets))
     else:
@@ -168,20 +170,26 @@ def are_numbers(*targets: NDArray[Any]) -> bool:
     return any(map(fits_no_class, targets))
 
 
-def _as_persons(persons: NDArray[Any] | None) -> Rows | None:
+def _as_persons(persons: NDArray[Any] | None) -> tuple[Rows | None, list[Fault]]:
+    """Return one number for each different id, and which ids are blank."""
     if persons is None:
-        return None
+        return None, []
+    if persons.ndim == 1 and persons.dtype.kind == "O":  # such as a column of pandas'
+        persons = np.array(["" if _is_missing(one) else str(one) for one in persons], "U")
     if persons.ndim != 1 or persons.dtype.kind not in "iuUS":
         raise UserError(
             f"persons of shape {persons.shape} and type {persons.dtype} must be a vector of "
             "integers or texts"
         )
-    return persons.astype(np.int64) if persons.dtype.kind in "iu" else number_persons(persons)
+    numbers = np.unique(persons, return_inverse=True)[1].astype(np.int64)
+    if persons.dtype.kind in "iu":
+        return numbers, []
+    blank = np.char.str_len(np.char.strip(persons)) == 0
+    return numbers, [Fault(rows=blank, why=lambda _: "nobody knows whose it is")]
 
 
-def number_persons(ids: NDArray[Any]) -> Rows:
-    """Return one number for each different id."""
-    return np.unique(ids, return_inverse=True)[1].astype(np.int64)
+def _is_missing(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _fault_of_numbers(targets: NDArray[Any]) -> Fault:

@@ -51,6 +51,8 @@ class Records:
                 )
         if self.targets.dtype not in (np.dtype(np.int64), np.dtype(np.float32)):
             raise UserError(f"targets of type {self.targets.dtype} must be int64 or float32")
+        if self.persons is not None and self.persons.dtype != np.int64:
+            raise UserError(f"persons of type {self.persons.dtype} must be numbers of type int64")
         others = [("inputs", array) for array in self.more_inputs]
         for what, values in (*others, ("targets", self.targets), ("persons", self.persons)):
             if values is not None and (values.ndim < 1 or len(values) != len(self.inputs)):

@@ -202,7 +202,7 @@ def test_a_sample_that_cannot_be_read_does_not_show(
 ) -> None:
     terms = make_terms()
     participant = enrolled(owner.open_with(True), terms)
-    monkeypatch.setattr(Records, "batch", lambda *_: 1 / 0)
+    monkeypatch.setattr(Records, "batch", lambda *_, **__: 1 / 0)
     assert participant.gradient_sum(terms, 1, weights).shape == (LENGTH,)
 
 

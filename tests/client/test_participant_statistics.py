@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coinflower.client.gradient_sums import GradientSums
 from coinflower.learning import Records
 from coinflower.protocol.modes import Mode
 from tests.support.participants import (
@@ -53,13 +54,10 @@ def test_batch_sizes_follow_q_and_no_other_rate(
     terms = make_terms(rounds=rounds, noise_multiplier=3.0)
     participant = enrolled(owner.open_with(True, False, randomness=recorder), terms)
     data = participant._gradients.data
-    monkeypatch.setattr(
-        participant._gradients,
-        "data",
-        Records(
-            inputs=np.concatenate([data.inputs] * copies), targets=np.tile(data.targets, copies)
-        ),
+    more = Records(
+        inputs=np.concatenate([data.inputs] * copies), targets=np.tile(data.targets, copies)
     )
+    monkeypatch.setattr(participant, "_gradients", GradientSums(more, recorder, LENGTH))
     for round_ in range(1, rounds + 1):
         participant.gradient_sum(terms, round_, weights)
     sizes, trials = np.array(recorder.batches), 30 * copies

@@ -15,7 +15,8 @@ from coinflower.accounting.analyses.baselines import OnlyLocalSampling, WeakClie
 from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.mechanism import Round
 from coinflower.protocol.modes import PRIVATE_MODES, Mode, parse_mode
-from coinflower.protocol.terms import Terms, Unit
+from coinflower.protocol.terms import Terms
+from coinflower.protocol.unit import Unit
 from tests.support.builders import terms_fields
 
 # Fields that are not written where they have these values.

@@ -1,0 +1,63 @@
+"""What is sampled, clipped and protected as one: a record, or a person with all its records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coinflower.accounting.errors import UserError
+from coinflower.learning.data.records import Records, Rows
+from coinflower.protocol.unit import Unit
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Units:
+    """The rows of each unit, which are numbered 0, 1, ...
+
+    Attributes:
+        of: The unit of each row.
+        order: All rows, unit after unit.
+        sizes: How many rows each unit has, at least one.
+    """
+
+    of: Rows
+    order: Rows
+    sizes: Rows
+
+    @classmethod
+    def numbered(cls, of: Rows) -> Units:
+        """Return the units whose number each row has; none is left out."""
+        return cls(of=of, order=np.argsort(of, kind="stable"), sizes=np.bincount(of))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def rows_of(self, units: Rows) -> Rows:
+        """Return the rows of some units, unit after unit."""
+        sizes = self.sizes[units]
+        starts = (np.cumsum(self.sizes) - self.sizes)[units]
+        places = np.arange(sizes.sum()) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+        return np.asarray(self.order[places])
+
+
+def units_of(records: Records, unit: Unit, name: str) -> Units:
+    """Return what of the records is protected as one.
+
+    Args:
+        records: The records.
+        unit: A record, or a person.
+        name: What the data is called in messages.
+
+    Raises:
+        UserError: Persons are to be protected, and the data does not say whose its rows are.
+    """
+    if unit is Unit.RECORD:
+        return Units.numbered(np.arange(len(records)))
+    if records.persons is None:
+        raise UserError(
+            f"unit = person protects persons, but {name} does not say whose its rows are: name the "
+            "person column in the schema, give an array persons beside x and y, or protect records "
+            "with unit = record"
+        )
+    return Units.numbered(np.unique(records.persons, return_inverse=True)[1])
