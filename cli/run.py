@@ -95,6 +95,13 @@ def run(
         float | None,
         typer.Option(help="Start a round every N seconds; late answers are dropped."),
     ] = None,
+    tracker: Annotated[
+        list[str] | None,
+        typer.Option(
+            click_type=click.Choice(["tensorboard", "mlflow"]),
+            help="Also show the figures of rounds in TensorBoard or MLflow.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for results (default: a new one in runs/).")
     ] = None,
@@ -129,7 +136,9 @@ def run(
     from coinflower.deploy.local.cluster import Plan, prepare
     from coinflower.deploy.local.local_run import collect_results, reopen, run_cluster
     from coinflower.deploy.local.nodes import NodeKind, require_ray
+    from coinflower.deploy.trackers.following import tracked
     from coinflower.report.run import report_local_run
+    from coinflower.server.settings import TrackerName, load_settings
 
     chosen = parse_mode(mode)
     if not chosen.is_private and not no_privacy and resume is None:
@@ -178,14 +187,17 @@ def run(
             evaluate_every=evaluate_every,
             poll_seconds=poll_seconds,
             round_seconds=round_seconds,
+            trackers=tuple(map(TrackerName, tracker or ())),
             insecure_seed=seed,
             waits_for_all=kind is NodeKind.SIMULATED,
         )
         cluster = prepare(plan, out)
     _announce(cluster.terms.mode, insecure=cluster.insecure)
+    troubles: list[str] = []
     with stop_on_signals() as stop:
         try:
-            with LiveView(cluster, console, quiet=as_json) as view:
+            tracking = tracked(load_settings(cluster.settings), troubles.append)
+            with tracking, LiveView(cluster, console, quiet=as_json) as view:
                 died = run_cluster(cluster, kind=kind, port=port, stop=stop, progress=view.update)
         finally:
             results = collect_results(cluster, started)
@@ -196,6 +208,8 @@ def run(
         print_json(results)
     else:
         _print_results(results)
+    for trouble in troubles:
+        warn(trouble)
     for client in died:
         warn(f"{client} died before the run was over.")
     if interrupted:

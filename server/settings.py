@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,13 +12,43 @@ from pydantic import Field
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.optimizer import Update
-from coinflower.protocol.strict import Count, Index, Positive, Probability, Text, load, strict
+from coinflower.protocol.strict import (
+    Count,
+    Index,
+    Listed,
+    Positive,
+    Probability,
+    Text,
+    load,
+    strict,
+)
 from coinflower.protocol.terms import Terms
 from coinflower.server.lateness import Enough
 from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
 
 # The sum of a round can hold no more.
 Size = Annotated[int, Field(ge=1, le=LARGEST_TOTAL_SIZE)]
+
+
+class TrackerName(StrEnum):
+    """Programs that show the figures of rounds."""
+
+    TENSORBOARD = "tensorboard"
+    MLFLOW = "mlflow"
+
+
+@strict
+class Mlflow:
+    """Where a run is tracked with MLflow.
+
+    Attributes:
+        uri: Of its tracking server; MLflow's own choice (``MLFLOW_TRACKING_URI``) if left out. A
+            name and password belong into MLflow's variables, not here.
+        experiment: Name of the experiment there.
+    """
+
+    uri: Text | None = None
+    experiment: Text = "coinflower"
 
 
 @strict
@@ -46,6 +77,8 @@ class Settings:
         resume: Continue from the checkpoint in ``state``.
         largest_declared_size: Clients that declare more records than this stay out.
         largest_total_size: So do those that would bring all declared sizes above this.
+        trackers: Who else is told the figures of each round.
+        mlflow: Where MLflow is.
         insecure_seed: Makes the noise predictable; for tests only.
     """
 
@@ -67,6 +100,8 @@ class Settings:
     resume: bool = False
     largest_declared_size: Size = SizeLimits.each
     largest_total_size: Size = SizeLimits.together
+    trackers: Listed[TrackerName] = ()
+    mlflow: Mlflow = Mlflow()
     insecure_seed: Index | None = None
 
     def __post_init__(self) -> None:
@@ -92,12 +127,13 @@ def save_settings(settings: Settings, path: Path) -> None:
     table: dict[str, Any] = {
         key: value
         for key, value in vars(settings).items()
-        if value is not None and key not in ("terms", "state", "schema", "update")
+        if value is not None and key not in ("terms", "state", "schema", "update", "mlflow")
     }
     table["state"] = str(settings.state.absolute())
     if settings.schema is not None:
         table["schema"] = str(settings.schema.absolute())
     table["update"] = settings.update.to_fields()
+    table["mlflow"] = {key: value for key, value in vars(settings.mlflow).items() if value}
     table["terms"] = settings.terms.to_fields()
     path.write_text(tomli_w.dumps(table))
 

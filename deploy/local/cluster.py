@@ -16,6 +16,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_up
+from coinflower.deploy.trackers.following import require_trackers
 from coinflower.learning import (
     Dataset,
     Task,
@@ -36,7 +37,7 @@ from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy, Share
 from coinflower.protocol.strict import Options
 from coinflower.protocol.terms import Terms
-from coinflower.server.settings import Settings, save_settings
+from coinflower.server.settings import Settings, TrackerName, save_settings
 
 # A budget that nobody stated is what the noise costs, with room for the last digit only.
 _ROOM = 1 + 1e-9
@@ -71,6 +72,7 @@ class Plan:
         evaluate_every: Rounds between two evaluations.
         poll_seconds: Pause of the server between two looks for replies.
         round_seconds: From the beginning of a round to that of the next; None starts it at once.
+        trackers: Who else is told the figures of each round.
         insecure_seed: Seeds everything; for tests only.
         waits_for_all: Whether a round waits for every client, however slow. For clients that are
             never away, such as those of Flower's simulation engine, which plays them in turns.
@@ -99,6 +101,7 @@ class Plan:
     evaluate_every: int = 5
     poll_seconds: float = 0.05
     round_seconds: float | None = None
+    trackers: tuple[TrackerName, ...] = ()
     insecure_seed: int | None = None
     waits_for_all: bool = False
 
@@ -156,6 +159,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     Raises:
         ValueError: The plan makes no sense, or the folder is in use.
     """
+    require_trackers(plan.trackers)
     loaded = load_data(plan.data, schema=plan.schema, numbers=None)
     data = with_test_part(loaded)
     clients = file_count(data) if plan.clients is None else plan.clients
@@ -197,6 +201,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
             round_seconds=plan.round_seconds,
             patience_seconds=_LONG_SECONDS if plan.waits_for_all else 120.0,
             reply_seconds=_LONG_SECONDS if plan.waits_for_all else 60.0,
+            trackers=plan.trackers,
             insecure_seed=plan.insecure_seed,
         ),
         cluster.settings,

@@ -28,6 +28,7 @@ from coinflower.deploy.machines.run_supervisor import RunSupervisor
 from coinflower.deploy.machines.server_log import FILE as RECORDS
 from coinflower.deploy.machines.server_log import VARIABLE as RECORDS_VARIABLE
 from coinflower.deploy.machines.status_file import SETTINGS
+from coinflower.deploy.trackers.following import require_trackers, tracked
 from coinflower.server.app import require_ready
 from coinflower.server.journal import STATUS
 from coinflower.server.settings import Settings, load_settings, save_settings
@@ -91,6 +92,7 @@ def serve(plan: ServerPlan, stop: threading.Event) -> str:
     """
     settings = load_settings(plan.settings)
     settings = replace(settings, resume=True) if plan.resume else settings
+    require_trackers(settings.trackers)
     require_ready(settings)  # before anybody is told that this serves
     tls = None if plan.keys is None else _tls_files(plan.keys)
     folder = plan.folder.absolute()
@@ -102,8 +104,9 @@ def serve(plan: ServerPlan, stop: threading.Event) -> str:
             plan.port,
             plan.host,
         )
-    while (outcome := _serve_once(plan, settings, folder, tls, stop)) is None:
-        settings = replace(settings, resume=True)
+    with tracked(settings, logger.warning):
+        while (outcome := _serve_once(plan, settings, folder, tls, stop)) is None:
+            settings = replace(settings, resume=True)
     return outcome
 
 
