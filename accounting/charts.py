@@ -51,7 +51,7 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """What an axis says and how its figures are written; it begins at 0.
+    """What an axis says and how its figures are written; it begins at 0, or at what is below.
 
     Attributes:
         label: What it says.
@@ -115,23 +115,29 @@ class _Scale:
     """From values to places on the drawing, with the ticks between."""
 
     ticks: Sequence[float]
+    least: float
     most: float
     onto: Point
 
     @classmethod
     def over(cls, axis: Axis, values: Sequence[float], onto: Point) -> _Scale:
-        most = (max(values, default=0.0) if axis.most is None else axis.most) or 1.0
-        step = _round_step(most / 5)
+        least = min(0.0, *values, 0.0)
+        most = max(0.0, *values, 0.0) if axis.most is None else axis.most
+        if most == least:
+            most = 1.0
+        step = _round_step((most - least) / 5)
         if axis.whole:
             step = max(1.0, step)
-        last = math.floor(most / step + 1e-9)
+        first, last = math.floor(least / step + 1e-9), math.floor(most / step + 1e-9)
         if axis.most is None and last * step < most * (1 - 1e-9):
             last += 1
             most = last * step
-        return cls(ticks=[index * step for index in range(last + 1)], most=most, onto=onto)
+        ticks = [index * step for index in range(first, last + 1)]
+        return cls(ticks=ticks, least=first * step, most=most, onto=onto)
 
     def __call__(self, value: float) -> float:
-        return self.onto[0] + value / self.most * (self.onto[1] - self.onto[0])
+        share = (value - self.least) / (self.most - self.least)
+        return self.onto[0] + share * (self.onto[1] - self.onto[0])
 
 
 def _round_step(rough: float) -> float:

@@ -19,7 +19,9 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_up
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.deploy.terminal import say
+from coinflower.learning.tasks.metrics import brief
 from coinflower.protocol.policy import load_policy
+from coinflower.server.journal import last_measured
 
 _EPSILON_SECONDS = 2.0
 
@@ -105,11 +107,11 @@ class LiveView:
 
     def _line(self, metrics: list[dict[str, Any]]) -> str:
         last = metrics[-1]
-        measured = [row["accuracy"] for row in metrics if row["accuracy"] is not None]
-        accuracy = f"{measured[-1]:.1%}" if measured else "–"
+        measured = last_measured(metrics)
         line = (
             f"{self._who} {last['participants']} of {last['available']}   "
-            f"expected batch {last['expected_batch']:.0f}   accuracy {accuracy}   "
+            f"expected batch {last['expected_batch']:.0f}   "
+            f"{brief(measured and measured[1])}   "
         )
         if not self._cluster.terms.mode.is_private:
             return line + "NO PRIVACY"

@@ -75,7 +75,7 @@ COMMANDS = (
     Later(
         "status",
         "machines.status:status",
-        "Show who is online, the round, the accuracy, refusals and the last error of a run.",
+        "Show who is online, the round, the metrics, refusals and the last error of a run.",
     ),
     Later(
         "health",

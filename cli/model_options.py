@@ -26,8 +26,12 @@ ModelOptions = Annotated[
 ]
 
 
-def parse_model_options(texts: list[str] | None) -> Options:
+def parse_options(texts: list[str] | None, *, of: str = "--model-option") -> Options:
     """Return what ``key=value`` texts say, numbers as numbers.
+
+    Args:
+        texts: The texts.
+        of: The option that they were given to.
 
     Raises:
         UserError: A text has no key or no value, or a key is there twice.
@@ -36,9 +40,9 @@ def parse_model_options(texts: list[str] | None) -> Options:
     for text in texts or []:
         key, _, value = text.partition("=")
         if not key or not value:
-            raise UserError(f"--model-option {text} must be key=value, such as widths=64,32.")
+            raise UserError(f"{of} {text} must be key=value, such as widths=64,32.")
         if key in options:
-            raise UserError(f"--model-option {key} is given twice; give it once.")
+            raise UserError(f"{of} {key} is given twice; give it once.")
         options[key] = _value(value)
     return options
 

@@ -11,11 +11,19 @@ import click
 import typer
 
 from coinflower.accounting.errors import UserError
-from coinflower.cli.model_options import ModelName, ModelOptions, parse_model_options
+from coinflower.cli.model_options import ModelName, ModelOptions, parse_options
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.privacy import Cap
 from coinflower.cli.sources import Partition, Schema
 from coinflower.cli.stated import refuse_beside
+from coinflower.cli.task_options import (
+    ClassWeights,
+    HuberThreshold,
+    LossName,
+    TaskName,
+    TaskOptions,
+    make_task_options,
+)
 from coinflower.cli.update_options import (
     AveragingOption,
     LearningRateOption,
@@ -79,6 +87,11 @@ def run(
     ] = None,
     model: ModelName = None,
     model_option: ModelOptions = None,
+    task: TaskName = None,
+    loss: LossName = None,
+    huber_threshold: HuberThreshold = None,
+    class_weights: ClassWeights = None,
+    task_option: TaskOptions = None,
     optimizer: OptimizerOption = "sgd",
     learning_rate: LearningRateOption = None,
     momentum: MomentumOption = None,
@@ -179,7 +192,9 @@ def run(
                 else rounds_per_invite
             ),
             model=model,
-            model_options=parse_model_options(model_option),
+            model_options=parse_options(model_option),
+            task=task,
+            task_options=make_task_options(loss, huber_threshold, class_weights, task_option),
             update=make_update(
                 *(optimizer, learning_rate, momentum, nesterov, weight_decay),
                 *(schedule, warm_up_rounds, averaging),
@@ -235,6 +250,8 @@ def _announce(mode: Mode, *, insecure: bool) -> None:
 
 
 def _print_results(results: dict[str, Any]) -> None:
+    from coinflower.learning.tasks.metrics import sentence
+
     budget = "–" if not results["private"] else None
     print_table(
         f"Clients after {results['rounds']} rounds (mode {results['mode']})",
@@ -251,12 +268,11 @@ def _print_results(results: dict[str, Any]) -> None:
             for row in results["clients"]
         ],
     )
-    accuracy = results["accuracy"]
-    shown = "not measured" if accuracy is None else f"{accuracy:.1%}"
     cap = "" if results["cap"] is None else f", cap = {results['cap']:g}"
     say(
-        f"Accuracy on the public test set: {shown}   σ = {number(results['sigma'])}{cap}, "
-        f"δ = {results['delta']:g}, {results['seconds']:.0f} s"
+        f"On the public test set: {sentence(results['metrics'])}   "
+        f"σ = {number(results['sigma'])}{cap}, δ = {results['delta']:g}, "
+        f"{results['seconds']:.0f} s"
     )
     if results["insecure"]:
         say("INSECURE: this run was seeded; it protects nothing.", style="red")

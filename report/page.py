@@ -17,10 +17,13 @@ from coinflower.accounting.ledger.prices import Prices
 from coinflower.accounting.ledger.statement import Statement as LedgerStatement
 from coinflower.accounting.ledger.statement import Statements
 from coinflower.accounting.rounding import rounded_up
+from coinflower.learning import Metrics
+from coinflower.learning.tasks.metrics import is_share, sentence, shown, title_of
 from coinflower.protocol.modes import Mode
-from coinflower.protocol.terms import Terms
+from coinflower.protocol.terms import CLASSIFICATION, Terms
 from coinflower.report.guarantee import Statement
 from coinflower.server.checkpoint import write_atomically
+from coinflower.server.journal import metrics_of
 
 REPORT = "report.html"
 INSECURE = "INSECURE: coins, samples and noise were seeded, so this run protects nothing."
@@ -122,16 +125,12 @@ def largest_epsilon(epsilon: float, delta: float) -> list[Statement]:
     ]
 
 
-def percent(share: float | None) -> str:
-    """Return an accuracy as people read it."""
-    return "not measured" if share is None else f"{share:.1%}"
-
-
 def describe_terms(terms: Terms) -> list[Statement]:
     """Return the public terms, line by line."""
     lines = [
         ("experiment", terms.experiment),
-        ("model", f"{terms.model}, {terms.classes} classes"),
+        ("model", f"{terms.model}, {_outputs(terms)}"),
+        *[("task", _task(terms))] * (terms.task != CLASSIFICATION or bool(terms.task_options)),
         ("mode", f"{terms.mode}: {terms.mode.facts.label}; charged as {terms.mode.charged_as}"),
         ("participation probability p", f"{terms.p:g}"),
         ("sampling rate q", f"{terms.q:g}"),
@@ -148,20 +147,54 @@ def _capped(terms: Terms) -> str:
     return f"{terms.cap:g} clip norms, that is {terms.cap_norm:g}"
 
 
-def accuracy_figure(measured: Sequence[Point], *, on: str, unit: str = "round") -> Figure:
-    """Draw test accuracy over rounds."""
-    line = Line(name="accuracy", points=measured, dots=True)
-    title = f"Accuracy over {unit}s"
-    last = f"Last: {measured[-1][1]:.2%} after {unit} {measured[-1][0]:g}." if measured else ""
+def _outputs(terms: Terms) -> str:
+    return f"{terms.classes} {'classes' if terms.task == CLASSIFICATION else 'outputs'}"
+
+
+def _task(terms: Terms) -> str:
+    options = [f"{name} = {value}" for name, value in terms.task_options.items()]
+    return ", ".join([terms.task, *options])
+
+
+def metric_figure(
+    measured: Sequence[tuple[float, Metrics]], *, on: str, unit: str = "round"
+) -> Figure:
+    """Draw the headline over rounds."""
+    name = next(iter(measured[-1][1])) if measured else "accuracy"
+    found = [(at, metrics.get(name)) for at, metrics in measured]
+    points = [(at, value) for at, value in found if value is not None]
+    title = f"{capitalised(title_of(name))} over {unit}s"
+    last = [f"Last, after {unit} {at:g}: {sentence(metrics)}." for at, metrics in measured[-1:]]
+    y = Axis(label=title_of(name))
+    if is_share(name):
+        y = Axis(label=name, text=_percents, most=1.0)
     svg = line_chart(
         title,
-        [line],
+        [Line(name=title_of(name), points=points, dots=True)],
         x=Axis(label=unit, whole=True),
-        y=Axis(label="accuracy", text=_percents, most=1.0),
+        y=y,
     )
     return Figure(
-        name="accuracy", title=title, svg=svg, caption=f"Measured on {on}. {last}".strip()
+        name="accuracy" if name == "accuracy" else "metric",
+        title=title,
+        svg=svg,
+        caption=" ".join([f"Measured on {on}.", *last]),
     )
+
+
+def describe_metrics(metrics: Metrics | None) -> list[Statement]:
+    """Return all metrics, line by line."""
+    if not metrics:
+        return [Statement(question="Measured", answer="not yet")]
+    return [
+        Statement(question=capitalised(title_of(name)), answer=shown(name, value))
+        for name, value in metrics.items()
+    ]
+
+
+def capitalised(text: str) -> str:
+    """Return a text as it begins a title."""
+    return text[:1].upper() + text[1:]
 
 
 def _percents(share: float) -> str:
@@ -214,6 +247,7 @@ def epsilon_points(
     ]
 
 
-def measured_points(rows: Sequence[dict[str, Any]]) -> list[Point]:
-    """Return round and accuracy wherever it was measured."""
-    return [(float(row["round"]), row["accuracy"]) for row in rows if row["accuracy"] is not None]
+def measured_rounds(rows: Sequence[dict[str, Any]]) -> list[tuple[float, Metrics]]:
+    """Return round and metrics wherever they were measured."""
+    found = [(float(row["round"]), metrics_of(row)) for row in rows]
+    return [(round_, metrics) for round_, metrics in found if metrics]

@@ -23,12 +23,12 @@ from coinflower.report.guarantee import (
 from coinflower.report.page import (
     Figure,
     Report,
-    accuracy_figure,
     count_figure,
+    describe_metrics,
     describe_terms,
     largest_epsilon,
-    measured_points,
-    percent,
+    measured_rounds,
+    metric_figure,
     took_part_caption,
     write_report,
 )
@@ -113,10 +113,10 @@ def caveats(mode: Mode) -> list[str]:
 
 
 def _summary(terms: Terms, rows: Sequence[dict[str, Any]]) -> list[Statement]:
-    measured = measured_points(rows)
+    measured = measured_rounds(rows)
     last = rows[-1]["round"] if rows else 0
     return [
-        Statement(question="Accuracy", answer=percent(measured[-1][1] if measured else None)),
+        *describe_metrics(measured[-1][1] if measured else None),
         Statement(question="Rounds", answer=f"{last:,} of {terms.rounds:,}"),
         Statement(question="Mode", answer=str(terms.mode)),
     ]
@@ -124,8 +124,8 @@ def _summary(terms: Terms, rows: Sequence[dict[str, Any]]) -> list[Statement]:
 
 def _server_figures(settings: Settings, rows: Sequence[dict[str, Any]]) -> list[Figure]:
     return [
-        accuracy_figure(
-            measured_points(rows), on=f"the test part of {settings.test_data}, which is public"
+        metric_figure(
+            measured_rounds(rows), on=f"the test part of {settings.test_data}, which is public"
         )
     ]
 

@@ -20,11 +20,11 @@ from coinflower.report.guarantee import Statement, statements
 from coinflower.report.page import (
     Figure,
     Report,
-    accuracy_figure,
     count_figure,
+    describe_metrics,
     epsilon_points,
     largest_epsilon,
-    percent,
+    metric_figure,
     took_part_caption,
     write_report,
 )
@@ -42,7 +42,7 @@ def report_simulation(folder: Path, results: dict[str, Any]) -> Path:
     curve = read_state(folder).curve
     private = results["epsilon"] is not None
     summary = [
-        Statement(question="Accuracy", answer=percent(results["accuracy"])),
+        *describe_metrics(results["metrics"]),
         Statement(question="Iterations", answer=f"{results['iterations']:,}"),
         Statement(question="Clients", answer=f"{results['clients']:,}"),
     ]
@@ -98,9 +98,9 @@ def _guarantee(results: dict[str, Any]) -> list[Statement]:
 def _counts(curve: Curve, results: dict[str, Any]) -> list[Figure]:
     took_part = [(float(at), float(count)) for at, (count, _) in enumerate(curve.draws, start=1)]
     drawn = [(float(at), float(count)) for at, (_, count) in enumerate(curve.draws, start=1)]
-    measured = [(float(at), value) for at, value in sorted(curve.accuracy.items())]
+    measured = [(float(at), metrics) for at, metrics in sorted(curve.measured.items())]
     return [
-        accuracy_figure(measured, on=f"the test part of {results['data']}", unit="iteration"),
+        metric_figure(measured, on=f"the test part of {results['data']}", unit="iteration"),
         count_figure(
             "participants",
             "Clients that took part, per iteration",

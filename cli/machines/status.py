@@ -18,20 +18,22 @@ def status(
     ] = DEFAULT_FOLDER,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show who is online, the round, the accuracy, refusals and the last error of a run."""
+    """Show who is online, the round, the metrics, refusals and the last error of a run."""
     from coinflower.deploy.machines.status_file import read_server_status
+    from coinflower.learning.tasks.metrics import shown, title_of
 
     found = read_server_status(folder)
     if as_json:
         print_json(found)
         return
-    accuracy = found["accuracy"]
-    at = "" if accuracy is None else f" (round {found['accuracy_round']})"
+    at = f" (round {found['metrics_round']})"
+    metrics = found["metrics"] or {}
     rows = [
         ["server", " at ".join(filter(None, (found["server"], found["address"])))],
         ["run", f"{found['run']}, mode {found['mode']}"],
         ["round", f"{found['round']} of {found['rounds']}"],
-        ["accuracy", ("–" if accuracy is None else f"{accuracy:.1%}") + at],
+        *([title_of(name), shown(name, value) + at] for name, value in metrics.items()),
+        *([["measured", "not yet"]] if not metrics else []),
         ["nodes online", str(found["online"])],
         *([f"node {name}", "online" if up else "away"] for name, up in found["nodes"].items()),
         ["refusals", found["refusals"] or "none"],

@@ -11,10 +11,18 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coinflower.accounting.errors import UserError
-from coinflower.cli.model_options import ModelName, ModelOptions, parse_model_options
+from coinflower.cli.model_options import ModelName, ModelOptions, parse_options
 from coinflower.cli.output import JsonFlag, number, print_json
 from coinflower.cli.privacy import Cap
 from coinflower.cli.sources import Partition, Schema
+from coinflower.cli.task_options import (
+    ClassWeights,
+    HuberThreshold,
+    LossName,
+    TaskName,
+    TaskOptions,
+    make_task_options,
+)
 from coinflower.cli.update_options import (
     AveragingOption,
     NesterovOption,
@@ -84,6 +92,11 @@ def simulate(
     averaging: AveragingOption = None,
     model: ModelName = None,
     model_option: ModelOptions = None,
+    task: TaskName = None,
+    loss: LossName = None,
+    huber_threshold: HuberThreshold = None,
+    class_weights: ClassWeights = None,
+    task_option: TaskOptions = None,
     evaluate_every: Annotated[int, typer.Option(help="Iterations between evaluations.")] = 50,
     split: Annotated[str | None, typer.Option(help="Split of EMNIST (default: byclass).")] = None,
     download: Annotated[
@@ -136,7 +149,9 @@ def simulate(
             *(schedule, warm_up_rounds, averaging),
         ),
         model=model,
-        model_options=parse_model_options(model_option),
+        model_options=parse_options(model_option),
+        task=task,
+        task_options=make_task_options(loss, huber_threshold, class_weights, task_option),
         evaluate_every=evaluate_every,
         split=split,
         download=download,
@@ -182,13 +197,13 @@ def _report(out: Path, results: dict[str, Any]) -> str | None:
 
 
 def _print_results(results: dict[str, Any]) -> None:
+    from coinflower.learning.tasks.metrics import sentence
+
     if results["report"]:
         say(f"Report: {results['report']}")
-    accuracy = results["accuracy"]
-    shown = "not measured" if accuracy is None else f"{accuracy:.1%}"
     say(
-        f"Accuracy {shown} after {results['iterations']} iterations, "
-        f"{results['steps_per_second']:.4g} steps/s"
+        f"On the test part after {results['iterations']} iterations: "
+        f"{sentence(results['metrics'])}; {results['steps_per_second']:.4g} steps/s"
     )
     if results["epsilon"] is None:
         say("NO PRIVACY: nothing is protected.", style="red")

@@ -50,12 +50,25 @@ def render_metrics(settings: Settings, folder: Path) -> str:
     if now["accuracy"] is not None:
         text = "Accuracy on the public test set, when last measured."
         _add(lines, "accuracy", "gauge", text, now["accuracy"])
+    metrics = {name: value for name, value in (now["metrics"] or {}).items() if value is not None}
+    if metrics:
+        lines += [
+            "# HELP coinflower_metric Metric on the public test set, when last measured.",
+            "# TYPE coinflower_metric gauge",
+            *(f"coinflower_metric{{name={_label(name)}}} {metrics[name]}" for name in metrics),
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _add(lines: list[str], name: str, kind: str, text: str, value: float) -> None:
     full = f"coinflower_{name}"
     lines += [f"# HELP {full} {text}", f"# TYPE {full} {kind}", f"{full} {value}"]
+
+
+def _label(text: str) -> str:
+    """Return the value of a label; a task of one's own may give metrics any name."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
 
 
 @contextlib.contextmanager

@@ -17,7 +17,8 @@ from coinflower.deploy.machines.server_log import FILE as RECORDS
 from coinflower.deploy.machines.server_log import Relay
 from coinflower.deploy.machines.status_file import SETTINGS, StatusFile
 from coinflower.deploy.runs import failure, require_alive
-from coinflower.server.journal import MetricsReader, ask_to_stop, read_status
+from coinflower.learning.tasks.metrics import brief
+from coinflower.server.journal import MetricsReader, ask_to_stop, metrics_of, read_status
 from coinflower.server.settings import Settings
 
 logger = logging.getLogger("coinflower.server")
@@ -164,7 +165,7 @@ class RunSupervisor:
     def _tell(self) -> None:
         self._relay.tell()
         for row in self._metrics.read_new():
-            accuracy = row["accuracy"]
+            metrics = metrics_of(row)
             logger.info(
                 "Round %d of %d: %d of %d available clients %s, %d answered, %.1f s%s",
                 row["round"],
@@ -174,7 +175,7 @@ class RunSupervisor:
                 "were asked" if self._settings.terms.mode.answers_always else "took part",
                 row["answered"],
                 row["seconds"],
-                "" if accuracy is None else f", accuracy {accuracy:.1%}",
+                f", {brief(metrics)}" if metrics else "",
             )
 
     def _require_alive(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from coinflower.accounting.errors import UserError
 from coinflower.deploy.runs import is_alive, is_at_work
 from coinflower.server.checkpoint import write_atomically
-from coinflower.server.journal import read_metrics, read_status
+from coinflower.server.journal import last_measured, read_metrics, read_status
 from coinflower.server.settings import Settings, load_settings
 
 _FILE = "server.json"
@@ -85,7 +85,7 @@ def standing(settings: Settings, folder: Path) -> dict[str, Any]:
     state = status.get("state", "not begun")
     if not running and is_at_work(status):
         state = "interrupted"
-    measured = [row for row in metrics if row["accuracy"] is not None]
+    measured_round, measured = last_measured(metrics) or (None, None)
     return {
         "server": "running" if running else "stopped",
         "run": state,
@@ -95,8 +95,11 @@ def standing(settings: Settings, folder: Path) -> dict[str, Any]:
         "online": _online(status_file, status, metrics) if running else 0,
         "round": metrics[-1]["round"] if metrics else 0,
         "rounds": settings.terms.rounds,
-        "accuracy": measured[-1]["accuracy"] if measured else None,
-        "accuracy_round": measured[-1]["round"] if measured else None,
+        "task": settings.terms.task,
+        "accuracy": (measured or {}).get("accuracy"),
+        "accuracy_round": measured_round if "accuracy" in (measured or {}) else None,
+        "metrics": measured,
+        "metrics_round": measured_round,
         "last_error": status_file.get("error") or status.get("message", ""),
         "refusals": status.get("refusals", ""),
         "mode": str(settings.terms.mode),

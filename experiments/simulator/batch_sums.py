@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from coinflower.learning import Groups, Records, clipped_gradient_sum
+from coinflower.learning import Groups, Records, Task, clipped_gradient_sum
 from coinflower.learning.gradients.clipping import slices_of_whole_groups
 from coinflower.learning.randomness import NoiseSource
 
@@ -36,6 +36,7 @@ class BatchSums:
     Args:
         model: The model. Its weights are those of every sum, so they must not change meanwhile.
         records: Where the rows are.
+        task: What is learned; rows whose targets do not fit it count as zero.
         clip_norm: Bound on each record's gradient.
         cap_norm: Bound on each client's sum; infinite for none.
         threads: How many compute at a time.
@@ -45,12 +46,13 @@ class BatchSums:
         self,
         model: nn.Module,
         records: Records,
+        task: Task,
         *,
         clip_norm: float,
         cap_norm: float = math.inf,
         threads: int = 1,
     ) -> None:
-        self._records = records
+        self._records, self._task = records, task
         self._clip_norm, self._cap_norm = clip_norm, cap_norm
         # A sum hangs hooks on its model, so no two threads may work with the same one.
         self._models: SimpleQueue[nn.Module] = SimpleQueue()
@@ -103,13 +105,17 @@ class BatchSums:
         return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
 
     def _sum_of_part(self, rows: Rows, owners: Rows) -> torch.Tensor:
-        inputs, targets = self._records.batch(rows)
+        taken = self._task.take(self._records.targets[rows])
+        inputs, _ = self._records.batch(rows[taken.fit])
+        targets = torch.from_numpy(taken.values[taken.fit])
         groups = None
         if math.isfinite(self._cap_norm):
-            groups = Groups(of=torch.from_numpy(owners), largest_norm=self._cap_norm)
-        model = self._models.get()
+            groups = Groups(of=torch.from_numpy(owners[taken.fit]), largest_norm=self._cap_norm)
+        model, loss = self._models.get(), self._task.losses
         try:
-            return clipped_gradient_sum(model, inputs, targets, self._clip_norm, groups=groups)
+            return clipped_gradient_sum(
+                model, inputs, targets, self._clip_norm, loss=loss, groups=groups
+            )
         finally:
             self._models.put(model)
 

@@ -45,6 +45,8 @@ class Request:
         update: How the model steps; SGD's step size is the paper's by default.
         model: Model; chosen by the data if None.
         model_options: Its options.
+        task: What is learned; if None, classes or else numbers, whichever the targets are.
+        task_options: Its options.
         evaluate_every: Iterations between two evaluations.
         split: Split of EMNIST.
         download: Whether missing data may be fetched.
@@ -73,6 +75,8 @@ class Request:
     update: Update = field(default_factory=lambda: Update(momentum=0.9))
     model: str | None = None
     model_options: Options = field(default_factory=dict, hash=False)
+    task: str | None = None
+    task_options: Options = field(default_factory=dict, hash=False)
     evaluate_every: int = 50
     split: str | None = None
     download: bool = False

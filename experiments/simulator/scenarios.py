@@ -259,7 +259,8 @@ def load_training_data(
 ) -> Dataset:
     """Return data by name or path; ``synthetic`` makes as much as the setting has in the paper."""
     if spec != "synthetic":
-        return with_test_part(load_data(spec, schema=schema, split=split, download=download))
+        data = load_data(spec, schema=schema, numbers=None, split=split, download=download)
+        return with_test_part(data)
     return synthetic_data(setting.clients * setting.d, classes=62)
 
 

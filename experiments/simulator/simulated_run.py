@@ -54,6 +54,7 @@ from coinflower.learning import (
     usual_model_for,
     usual_task,
 )
+from coinflower.protocol.terms import CLASSIFICATION
 from coinflower.server.checkpoint import write_atomically
 
 
@@ -112,7 +113,7 @@ def run_request(
             note(f"{excess}.")
     torch.set_num_threads(1)
     keep_freed_memory()
-    task = task_for(data, usual_task(data), {})
+    task = task_for(data, _task_name(request, data), request.task_options)
     model = model_for(_model_name(request, data), data, task, options=request.model_options)
     generator, randomness = sources_of(request.seed, played)
     simulator = Simulator(
@@ -133,6 +134,7 @@ def run_request(
         generator,
         randomness,
         rows=federation.rows,
+        task=task,
         threads=request.threads or os.cpu_count() or 1,
     )
     if request.out is not None:
@@ -151,6 +153,7 @@ def run_request(
         note=note,
     )
     results = _figures(request, federation, sigma, update, curve)
+    results["task"] = _task_name(request, data)
     if tuning is not None:
         load_parameters(model, simulator.optimizer.kept)
         results["tuning_accuracy"] = evaluate(model, tuning.test.arrays, tuning.test.targets)
@@ -225,7 +228,22 @@ def _terms(
         **_stated(update, request.iterations),
         "model": _model_name(request, data),
         **({"model options": request.model_options} if request.model_options else {}),
+        **_learned(request, data),
     }
+
+
+def _task_name(request: Request, data: Dataset) -> str:
+    return request.task or usual_task(data)
+
+
+def _learned(request: Request, data: Dataset) -> Terms:
+    """Return what is learned, if it is not what simulations of earlier versions learned."""
+    stated: Terms = {}
+    if _task_name(request, data) != CLASSIFICATION:
+        stated["task"] = _task_name(request, data)
+    if request.task_options:
+        stated["task options"] = request.task_options
+    return stated
 
 
 def _model_name(request: Request, data: Dataset) -> str:
@@ -258,6 +276,7 @@ def _figures(
     return {
         "scenario": request.scenario,
         "accuracy": curve.accuracy.get(curve.iterations),
+        "metrics": curve.measured.get(curve.iterations),
         "epsilon": upper_epsilon(federation, noise, sigma, curve.iterations, request.delta),
         "delta": request.delta,
         "analysis": None if analysis is None or sigma == 0 else analysis.name,
@@ -278,7 +297,7 @@ def _figures(
         "noise": request.noise,
         "data": request.data,
         "insecure": request.seed is not None,
-        "curve": curve.accuracy,
+        "curve": {at: next(iter(found.values()), None) for at, found in curve.measured.items()},
     }
 
 

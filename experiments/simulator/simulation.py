@@ -18,11 +18,12 @@ from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.simulator import Simulator
 from coinflower.learning import (
     Dataset,
+    Metrics,
     Randomness,
     SecureRandom,
     SeededRandom,
-    evaluate,
     load_parameters,
+    measure,
 )
 from coinflower.server.checkpoint import Checkpoint
 
@@ -32,19 +33,25 @@ _SAVE_SECONDS = 20.0
 
 @dataclass(kw_only=True)
 class Curve:
-    """Test accuracy by iteration, and how it came about.
+    """Metrics by iteration, and how they came about.
 
     Attributes:
-        accuracy: Test accuracy by iteration.
+        measured: Metrics on the test part by iteration, the headline first.
         iterations: How many were played.
         seconds: Time that the iterations took, evaluation left out.
         draws: How many clients took part in each iteration, and with how many records.
     """
 
-    accuracy: dict[int, float] = field(default_factory=dict)
+    measured: dict[int, Metrics] = field(default_factory=dict)
     iterations: int = 0
     seconds: float = 0.0
     draws: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def accuracy(self) -> dict[int, float]:
+        """Accuracy by iteration, where the task has one."""
+        found = {at: metrics.get("accuracy") for at, metrics in self.measured.items()}
+        return {at: value for at, value in found.items() if value is not None}
 
     @property
     def records(self) -> int:
@@ -111,7 +118,7 @@ def simulate(
 
     Args:
         simulator: The run.
-        model: Takes the weights when accuracy is measured.
+        model: Takes the weights when it is measured.
         data: Whose test part measures it.
         iterations: Where to stop.
         evaluate_every: Iterations between two measurements.
@@ -132,20 +139,20 @@ def simulate(
         curve.iterations += 1
         curve.draws.append((draw.participants, len(draw.rows)))
         if curve.iterations % evaluate_every == 0:
-            curve.accuracy[curve.iterations] = _accuracy(simulator, model, data)
+            curve.measured[curve.iterations] = _metrics(simulator, model, data)
         if time.monotonic() - saved_at > _SAVE_SECONDS:
             _save(simulator, curve, terms or {}, state, note)
             saved_at = time.monotonic()
         progress(curve)
-    if curve.iterations and curve.iterations not in curve.accuracy:
-        curve.accuracy[curve.iterations] = _accuracy(simulator, model, data)
+    if curve.iterations and curve.iterations not in curve.measured:
+        curve.measured[curve.iterations] = _metrics(simulator, model, data)
     _save(simulator, curve, terms or {}, state, note)
     return curve
 
 
-def _accuracy(simulator: Simulator, model: nn.Module, data: Dataset) -> float:
+def _metrics(simulator: Simulator, model: nn.Module, data: Dataset) -> Metrics:
     load_parameters(model, simulator.optimizer.kept)
-    return evaluate(model, data.test.arrays, data.test.targets)
+    return measure(model, data.test, simulator.task)
 
 
 def _save(
@@ -187,13 +194,16 @@ def read_state(folder: Path) -> State:
         ValueError: Its state is damaged, or does not say how it began.
     """
     path = folder / STATE
-    # Earlier versions kept the number of iterations with the curve only, and counted samples.
+    # Earlier versions kept the number of iterations with the curve only, counted samples, and
+    # measured nothing but accuracy.
     checkpoint = Checkpoint.read(
         path, round_in=lambda notes: json.loads(notes["curve"])["iterations"]
     )
     try:
         fields = json.loads(checkpoint.notes["curve"])
-        fields["accuracy"] = {int(key): value for key, value in fields["accuracy"].items()}
+        alone = {at: {"accuracy": value} for at, value in fields.pop("accuracy", {}).items()}
+        measured = fields.get("measured", alone)
+        fields["measured"] = {int(at): metrics for at, metrics in measured.items()}
         fields["draws"] = [(participants, records) for participants, records in fields["draws"]]
         curve = Curve(**fields)
         terms = json.loads(checkpoint.notes.get("terms", "null"))

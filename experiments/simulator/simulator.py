@@ -23,14 +23,17 @@ from coinflower.learning import (
     Optimizer,
     Randomness,
     Records,
+    Task,
     Update,
     add_noise,
     fine_cell,
     flatten_parameters,
     load_parameters,
+    make_task,
     mean_gradient,
 )
 from coinflower.protocol.modes import Mode, parse_mode
+from coinflower.protocol.terms import CLASSIFICATION
 from coinflower.server.checkpoint import Checkpoint
 
 Rows = npt.NDArray[np.int64]
@@ -122,6 +125,7 @@ class Simulator:
         randomness: Where noise comes from.
         rows: Which records the clients hold, client after client; all in order by default. The
             records themselves stay where they are.
+        task: What is learned; classes, as many as the records have, by default.
         threads: How many compute at a time; the run does not depend on it.
     """
 
@@ -134,6 +138,7 @@ class Simulator:
         randomness: Randomness,
         *,
         rows: Rows | None = None,
+        task: Task | None = None,
         threads: int = 1,
     ) -> None:
         held = len(records) if rows is None else len(rows)
@@ -142,11 +147,14 @@ class Simulator:
                 f"There are {held} records, but clients have {int(scenario.sizes.sum())} in all."
             )
         self._rows = rows
+        classes = max(2, int(records.targets.max(initial=0)) + 1)
+        self.task = task or make_task(CLASSIFICATION, {}, outputs=classes)
         self._scenario = scenario
         self._model = model
         self._sums = BatchSums(
             model,
             records,
+            self.task,
             clip_norm=scenario.clip_norm,
             cap_norm=scenario.cap * scenario.clip_norm,
             threads=threads,

@@ -35,12 +35,24 @@ def shown(name: str, value: float | None) -> str:
     """Return the value of a metric as people read it."""
     if value is None:
         return "not defined"
-    return f"{value:.1%}" if name in _SHARES else f"{value:.4g}"
+    return f"{value:.1%}" if is_share(name) else f"{value:.4g}"
 
 
-def sentence(metrics: Metrics) -> str:
+def sentence(metrics: Metrics | None) -> str:
     """Return all metrics in a line."""
+    if not metrics:
+        return "not measured"
     return ", ".join(f"{title_of(name)} {shown(name, value)}" for name, value in metrics.items())
+
+
+def brief(metrics: Metrics | None) -> str:
+    """Return the headline and what must stand beside it: no accuracy stands alone."""
+    return sentence(dict(list((metrics or {}).items())[:2]))
+
+
+def is_share(name: str) -> bool:
+    """Return whether a metric is a share, which people read in percent."""
+    return name in _SHARES
 
 
 def class_metrics(logits: Array, classes: Array) -> Metrics:
@@ -67,7 +79,7 @@ def binary_metrics(logits: Array, labels: Array) -> Metrics:
         "average_precision": _average_precision(scores, labels),
         "calibration_error": _calibration_error(scores, labels),
         "accuracy": accuracy,
-        "positives": float(labels.mean()),
+        "positives": float(labels.mean(dtype=np.float64)),
     }
 
 

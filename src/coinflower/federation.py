@@ -39,7 +39,11 @@ class RunResult:
     """What came out of a run.
 
     Attributes:
-        accuracy: Of the last model that was measured on the public test set; None if none was.
+        accuracy: Of the last model that was measured on the public test set; None if none was, or
+            the task has none.
+        metrics: All that was measured of it, by name, the most important one first; None where the
+            test set does not define one.
+        task: What was learned.
         rounds: Rounds played.
         noise_multiplier: The noise that the budget needed.
         clients: What it cost each of them.
@@ -48,6 +52,8 @@ class RunResult:
     """
 
     accuracy: float | None
+    metrics: Mapping[str, float | None]
+    task: str
     rounds: int
     noise_multiplier: float
     clients: tuple[ClientResult, ...]
@@ -67,6 +73,8 @@ def run(
     partition: str = "equal",
     model: str | None = None,
     model_options: Mapping[str, Any] | None = None,
+    task: str | None = None,
+    task_options: Mapping[str, Any] | None = None,
     clients: int,
     rounds: int,
     mode: str = Mode.TRUSTED,
@@ -88,6 +96,9 @@ def run(
         model: linear, mlp, digits, paper-cnn, resnet18-gn, gru, transformer or
             package.module:function; chosen by the data if left out.
         model_options: Options of the model, such as ``{"widths": [64, 32]}``.
+        task: classification, binary, multilabel, regression or package.module:Task; chosen by the
+            targets if left out.
+        task_options: Options of the task, such as ``{"class_weights": [1, 5]}``.
         clients: Number of clients.
         rounds: Number of rounds.
         mode: Who adds noise and who sees who takes part; any but ``none``.
@@ -122,6 +133,8 @@ def run(
         how=partition,
         model=model,
         model_options=dict(model_options or {}),
+        task=task,
+        task_options=dict(task_options or {}),
         mode=chosen,
         p=chosen.usual_p if p is None else p,
         q=Plan.q if q is None else q,
@@ -138,6 +151,8 @@ def run(
     results = collect_results(cluster, started)
     return RunResult(
         accuracy=results["accuracy"],
+        metrics=results["metrics"] or {},
+        task=results["task"],
         rounds=results["rounds"],
         noise_multiplier=results["sigma"],
         clients=tuple(_client_result(row) for row in results["clients"]),
