@@ -14,7 +14,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.cli.model_options import ModelName, ModelOptions, parse_options
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.privacy import Cap
-from coinflower.cli.sources import Partition, Schema
+from coinflower.cli.sources import Partition, Schema, UnitName
 from coinflower.cli.stated import refuse_beside
 from coinflower.cli.task_options import (
     ClassWeights,
@@ -39,6 +39,7 @@ from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.terms import usual_rounds_per_invitation
+from coinflower.protocol.unit import Unit, parse_unit
 
 _CLIENTS, _EPSILON, _DELTA = 10, 3.0, 1e-3
 # With --resume: how the run is played here and now, not what it is.
@@ -62,6 +63,7 @@ def run(
         float,
         typer.Option(help="Concentration of the Dirichlet partition; smaller is more skewed."),
     ] = 0.5,
+    unit: UnitName = "record",
     mode: Annotated[str, typer.Option(help=f"{', '.join(Mode)}.")] = "trusted",
     no_privacy: Annotated[
         bool, typer.Option("--no-privacy", help="Required for mode none, which protects nothing.")
@@ -177,6 +179,7 @@ def run(
             schema=schema,
             how=partition,
             alpha=alpha,
+            unit=parse_unit(unit),
             mode=chosen,
             p=chosen.usual_p if p is None else p,
             q=q,
@@ -255,7 +258,7 @@ def _print_results(results: dict[str, Any]) -> None:
     budget = "–" if not results["private"] else None
     print_table(
         f"Clients after {results['rounds']} rounds (mode {results['mode']})",
-        ["client", "records", "ε spent", "of budget", "rounds charged", "taken part"],
+        ["client", f"{results['unit']}s", "ε spent", "of budget", "rounds charged", "taken part"],
         [
             [
                 row["client"],
@@ -274,6 +277,8 @@ def _print_results(results: dict[str, Any]) -> None:
         f"σ = {number(results['sigma'])}{cap}, δ = {results['delta']:g}, "
         f"{results['seconds']:.0f} s"
     )
+    if results["private"]:
+        say(f"ε is for {Unit(results['unit']).facts.protected}.")
     if results["insecure"]:
         say("INSECURE: this run was seeded; it protects nothing.", style="red")
     if not results["private"]:

@@ -11,6 +11,10 @@ Schema = Annotated[
     Path | None,
     typer.Option(help="Schema of the tables in --data, a TOML file (coinflower data schema)."),
 ]
+UnitName = Annotated[
+    str,
+    typer.Option("--unit", help="What ε protects: record, or person with all of its records."),
+]
 Partition = Annotated[
     str,
     typer.Option(help="How data is divided: equal, writer, dirichlet, or files: one client each."),

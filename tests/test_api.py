@@ -103,6 +103,13 @@ def test_a_cap_that_is_none_is_named_before_anything_is_written(cap, tmp_path, m
     assert not list(tmp_path.iterdir())
 
 
+def test_a_unit_that_is_none_is_named_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="unit = 'ward' is unknown"):
+        coinflower.run(unit="ward", clients=2, rounds=2, epsilon=3, delta=1e-3)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_without_privacy_is_refused():
     with pytest.raises(ValueError, match="keeps no budget"):
         coinflower.run(clients=2, rounds=1, mode="none", epsilon=1, delta=1e-3)

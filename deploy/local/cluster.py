@@ -33,10 +33,12 @@ from coinflower.learning import (
 from coinflower.learning.data.arrays import save_npz
 from coinflower.learning.data.own_loader import is_own_loader
 from coinflower.learning.data.partitions import file_count
+from coinflower.learning.data.persons import units_of
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy, Share
 from coinflower.protocol.strict import Options
 from coinflower.protocol.terms import Terms
+from coinflower.protocol.unit import Unit
 from coinflower.server.settings import Settings, TrackerName, save_settings
 
 # A budget that nobody stated is what the noise costs, with room for the last digit only.
@@ -54,6 +56,7 @@ class Plan:
         schema: Path of the schema, if the data is a table.
         how: Partition: equal, writer, dirichlet or files.
         alpha: Concentration of the Dirichlet partition.
+        unit: What is protected, and what declared sizes count.
         mode: Privacy mode.
         p: Participation probability.
         q: Sampling rate.
@@ -83,6 +86,7 @@ class Plan:
     schema: Path | None = None
     how: str = "equal"
     alpha: float = 0.5
+    unit: Unit = Unit.RECORD
     mode: Mode
     p: float
     q: float = 0.2
@@ -164,9 +168,15 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     data = with_test_part(loaded)
     clients = file_count(data) if plan.clients is None else plan.clients
     shares = partition(
-        data, clients=clients, how=plan.how, seed=plan.insecure_seed or 0, alpha=plan.alpha
+        data,
+        clients=clients,
+        how=plan.how,
+        seed=plan.insecure_seed or 0,
+        alpha=plan.alpha,
+        unit=plan.unit,
     )
-    sizes = [len(rows) for rows in shares]
+    units = units_of(data.train, plan.unit, data.name)
+    sizes = [units.count(rows) for rows in shares]
     experiment = fresh_name("run")
     task = task_for(data, plan.task or usual_task(data), plan.task_options)
     terms = _terms(plan, experiment, data, task, max(sizes))
@@ -239,6 +249,7 @@ def _terms(plan: Plan, experiment: str, data: Dataset, task: Task, largest_size:
         noise_multiplier=_sigma(plan, largest_size),
         rounds=plan.rounds,
         rounds_per_invitation=plan.rounds_per_invitation,
+        unit=plan.unit,
         model=model,
         classes=task.outputs,
         task=plan.task or usual_task(data),

@@ -148,6 +148,7 @@ def collect_results(cluster: Cluster, started: float) -> dict[str, Any]:
         "planned_rounds": terms.rounds,
         "mode": str(terms.mode),
         "private": terms.mode.is_private,
+        "unit": str(terms.unit),
         "insecure": cluster.insecure,
         "sigma": terms.noise_multiplier,
         "cap": terms.cap if terms.is_capped else None,

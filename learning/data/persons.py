@@ -33,6 +33,10 @@ class Units:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def count(self, rows: Rows) -> int:
+        """Return how many units some rows are of."""
+        return len(np.unique(self.of[rows]))
+
     def rows_of(self, units: Rows) -> Rows:
         """Return the rows of some units, unit after unit."""
         sizes = self.sizes[units]

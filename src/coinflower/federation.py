@@ -13,6 +13,7 @@ from typing import Any
 from coinflower.accounting.errors import UserError
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.terms import usual_rounds_per_invitation
+from coinflower.protocol.unit import Unit, parse_unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,7 @@ class ClientResult:
 
     Attributes:
         name: Of the client.
-        records: Size of its data set.
+        records: Size of its data set, in units of what the run protects.
         epsilon: Upper bound on what it lost, at the run's δ.
         charged_rounds: Rounds for which it flipped its coin.
         took_part: Rounds in which the coin said yes.
@@ -47,6 +48,7 @@ class RunResult:
         rounds: Rounds played.
         noise_multiplier: The noise that the budget needed.
         clients: What it cost each of them.
+        unit: What ε protects: ``record``, or ``person`` with all of its records at a client.
         folder: Model, metrics, terms, and each client's policy and ledger.
         report: The report, one HTML file.
     """
@@ -57,6 +59,7 @@ class RunResult:
     rounds: int
     noise_multiplier: float
     clients: tuple[ClientResult, ...]
+    unit: str
     folder: Path
     report: Path
 
@@ -71,6 +74,7 @@ def run(
     data: str | Path = "digits",
     schema: str | Path | None = None,
     partition: str = "equal",
+    unit: str = Unit.RECORD,
     model: str | None = None,
     model_options: Mapping[str, Any] | None = None,
     task: str | None = None,
@@ -93,6 +97,8 @@ def run(
         data: digits, mnist, cifar10 and others, a folder, or a .csv, .parquet or .npz file.
         schema: Path of the schema, if the data is a table.
         partition: How the data is divided among the clients: equal, writer, dirichlet or files.
+        unit: What is protected: ``record``, or ``person`` with all of its records; then the data
+            must say whose its rows are.
         model: linear, mlp, digits, paper-cnn, resnet18-gn, gru, transformer or
             package.module:function; chosen by the data if left out.
         model_options: Options of the model, such as ``{"widths": [64, 32]}``.
@@ -131,6 +137,7 @@ def run(
         data=str(data),
         schema=None if schema is None else Path(schema),
         how=partition,
+        unit=parse_unit(unit),
         model=model,
         model_options=dict(model_options or {}),
         task=task,
@@ -156,6 +163,7 @@ def run(
         rounds=results["rounds"],
         noise_multiplier=results["sigma"],
         clients=tuple(_client_result(row) for row in results["clients"]),
+        unit=results["unit"],
         folder=cluster.folder,
         report=Path(report_local_run(cluster)),
     )

@@ -9,6 +9,8 @@ import pytest
 import tomli_w
 
 from coinflower.cli import main as cli
+from coinflower.protocol.policy import load_policy
+from coinflower.protocol.unit import Unit
 from tests.support import scans, tables
 from tests.support.builders import policy_fields
 
@@ -145,6 +147,24 @@ def test_run_makes_every_file_one_client(command, wards, monkeypatch):
         assert len(held_out["y"]) == 48
 
 
+def test_run_protects_persons_if_asked_to(command, wards):
+    code, out, err = command(
+        *("run", "--data", "wards", "--partition", "files", "--schema", "schema.toml"),
+        *("--model", "linear", "--unit", "person", "--rounds", 2, "--epsilon", 4, "--out", "out"),
+    )
+    assert not code, err
+    assert "ε is for one person, with all of that person's records in this data set." in out
+    found = json.loads((wards / "out" / "results.json").read_text())
+    assert found["unit"] == "person"
+    assert sum(client["samples"] for client in found["clients"]) == 64  # of 80, who have 3 rows
+    for index, client in enumerate(found["clients"]):
+        assert 0 < client["epsilon"] <= 4
+        policy = load_policy(wards / "out" / "clients" / f"client-{index}.toml")
+        assert policy.unit is Unit.PERSON
+        assert policy.declared_size == client["samples"]
+    assert json.loads((wards / "out" / "terms.json").read_text())["unit"] == "person"
+
+
 def test_simulate_makes_every_file_one_client(command, wards):
     tables.write_ward(wards / "wards" / "test.csv", tables.ward_rows(30, seed=9))
     code, out, err = command(
@@ -205,6 +225,8 @@ def test_check_names_all_arrays(command, ward):
             "clients = 3 must be 4, the number of files",
         ),
         (["--partition", "files"], "partition by files needs a folder"),
+        (["--unit", "nobody"], "unit = 'nobody' is unknown; choose one of record, person."),
+        (["--unit", "person"], "digits does not say whose its rows are"),
         (["--data", "digits", "--schema", "schema.toml"], "'digits' is read without a schema"),
         (
             ["--data", "wards", "--schema", "schema.toml", "--model", "digits"],
