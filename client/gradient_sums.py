@@ -92,13 +92,13 @@ class GradientSums:
         task, _ = self._use(terms)
         rows = self._units.rows_of(units)
         # A target that does not fit the task counts as zero: an error would reveal it.
-        rows = rows[task.take(self.data.targets[rows]).fit]
+        taken = task.take(self.data.targets[rows])
+        rows = rows[taken.fit]
         inputs, _ = self.data.batch(rows)
-        targets = torch.from_numpy(task.take(self.data.targets[rows]).values)
         total: Vector = clipped_gradient_sum(
             model,
             inputs,
-            targets,
+            torch.from_numpy(taken.values[taken.fit]),
             terms.clip_norm,
             loss=task.losses,
             persons=torch.from_numpy(self._units.of[rows]) if self._of_persons else None,

@@ -178,7 +178,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     units = units_of(data.train, plan.unit, data.name)
     sizes = [units.count(rows) for rows in shares]
     experiment = fresh_name("run")
-    task = task_for(data, plan.task or usual_task(data), plan.task_options)
+    task = task_for(loaded, plan.task or usual_task(loaded), plan.task_options)
     terms = _terms(plan, experiment, data, task, max(sizes))
     # Now, not in a round, shows what does not go together.
     model_for(terms.model, data, task, options=terms.model_options)

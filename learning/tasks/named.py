@@ -65,7 +65,9 @@ def task_for(data: Dataset, name: str, options: Mapping[str, Any]) -> Task:
     else:
         outputs = width_of(data.train.targets)
     task = make_task(name, options, outputs=outputs)
-    task.take(data.train.targets).require_most(f"{data.name} for task {name!r}")
+    for part in (data.train, data.test_part):
+        if part is not None:
+            task.take(part.targets).require_most(f"{data.name} for task {name!r}")
     return task
 
 

@@ -35,6 +35,20 @@ def test_a_server_at_work_is_described(folder):
     assert "epsilon" not in json.dumps(found)
 
 
+def test_metrics_of_the_task_are_shown_with_their_names(folder, monkeypatch, capsys):
+    journal = Journal(folder / "state", insecure=False)
+    journal.round(replace(REPORT, round=2), {"auc": 0.8125, "accuracy": 0.99, "positives": 0.01})
+    journal.round(replace(REPORT, round=3), None)
+    found = read_server_status(folder)
+    assert (found["metrics"]["auc"], found["metrics_round"]) == (0.8125, 2)
+    monkeypatch.setattr(sys, "argv", ["coinflower", "status", str(folder)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    out = capsys.readouterr().out
+    for shown in ("AUC", "0.8125 (round 2)", "99.0% (round 2)", "share of positives"):
+        assert shown in out
+
+
 def test_a_run_that_was_seeded_before_its_settings_changed_is_still_insecure(folder):
     assert read_server_status(folder)["insecure"] is False
     Journal(folder / "state", insecure=True).status("stopped", round_=1)

@@ -183,17 +183,11 @@ def test_another_task_in_between_changes_nothing(rows: Any, make_terms: Make) ->
 
 
 def test_a_model_whose_outputs_do_not_fit_the_task_is_refused(rows: Any, make_terms: Make) -> None:
-    name = f"{__name__}:three_numbers"
+    name = f"{HERE}:three_numbers"
     rows.change(models=[name])
     terms = terms_of(make_terms, "regression", model=name)
     assert refused(lambda: rows.open().enrol(terms)) is Refusal.MODEL
     assert rows.entries() == []
-
-
-def three_numbers(classes: int) -> torch.nn.Module:
-    """A model that takes no notice of how many numbers are wanted."""
-    del classes
-    return torch.nn.Linear(2, 3)
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", "[1.0,NaN]", "[[1]]", "{}", "null"])

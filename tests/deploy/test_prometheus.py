@@ -53,6 +53,18 @@ def test_rounds_are_summed_and_the_last_is_shown(settings, tmp_path):
     assert {name: found[f"coinflower_{name}"] for name in expected} == expected
 
 
+def test_every_metric_of_the_task_has_its_name_as_a_label(settings, tmp_path):
+    odd = 'lift at 10 % ("top")\n'
+    metrics = {"auc": 0.75, "average_precision": None, odd: 2.0}
+    Journal(settings.state, insecure=False).round(REPORT, metrics)
+    lines = render_metrics(settings, tmp_path).splitlines()
+    assert [line for line in lines if line.startswith("coinflower_metric{")] == [
+        'coinflower_metric{name="auc"} 0.75',
+        'coinflower_metric{name="lift at 10 % (\\"top\\")\\n"} 2.0',
+    ]
+    assert "# TYPE coinflower_metric gauge" in lines
+
+
 def test_every_metric_has_help_and_type_and_none_is_about_epsilon(settings, tmp_path):
     Journal(settings.state, insecure=False).round(REPORT, {"accuracy": 0.5})
     text = render_metrics(settings, tmp_path)

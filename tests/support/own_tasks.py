@@ -121,3 +121,9 @@ class Lossless:
 
     def metrics(self, *_: np.ndarray) -> dict[str, Any]:
         return {}
+
+
+def three_numbers(classes: int) -> nn.Module:
+    """A model that takes no notice of how many numbers are wanted."""
+    del classes
+    return nn.Linear(2, 3)
