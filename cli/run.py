@@ -14,7 +14,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.cli.model_options import ModelName, ModelOptions, parse_options
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.privacy import Cap
-from coinflower.cli.sources import Partition, Schema, UnitName
+from coinflower.cli.sources import Download, Partition, Schema, UnitName
 from coinflower.cli.stated import refuse_beside
 from coinflower.cli.task_options import (
     ClassWeights,
@@ -57,6 +57,7 @@ def run(
         str,
         typer.Option(help="digits, mnist, cifar10, …, a folder, a .csv, .parquet or .npz file."),
     ] = "digits",
+    download: Download = False,
     schema: Schema = None,
     partition: Partition = "equal",
     alpha: Annotated[
@@ -176,6 +177,7 @@ def run(
         plan = Plan(
             clients=_CLIENTS if clients is None and partition != "files" else clients,
             data=data,
+            download=download,
             schema=schema,
             how=partition,
             alpha=alpha,

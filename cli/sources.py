@@ -15,6 +15,9 @@ UnitName = Annotated[
     str,
     typer.Option("--unit", help="What ε protects: record, or person with all of its records."),
 ]
+Download = Annotated[
+    bool, typer.Option("--download", help="Fetch mnist, cifar10 and their like if missing.")
+]
 Partition = Annotated[
     str,
     typer.Option(help="How data is divided: equal, writer, dirichlet, or files: one client each."),

@@ -10,7 +10,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.learning import Dataset, Records, load_data, partition, with_test_part
 from coinflower.learning.data.own_loader import is_own_loader
 from coinflower.learning.data.persons import units_of
-from coinflower.learning.data.records import Rows
+from coinflower.learning.data.rows import Rows
 from coinflower.protocol.policy import Policy, Refusal, RefusedError, Share
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.unit import Unit

@@ -14,7 +14,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.cli.model_options import ModelName, ModelOptions, parse_options
 from coinflower.cli.output import JsonFlag, number, print_json
 from coinflower.cli.privacy import Cap
-from coinflower.cli.sources import Partition, Schema
+from coinflower.cli.sources import Download, Partition, Schema
 from coinflower.cli.task_options import (
     ClassWeights,
     HuberThreshold,
@@ -99,9 +99,7 @@ def simulate(
     task_option: TaskOptions = None,
     evaluate_every: Annotated[int, typer.Option(help="Iterations between evaluations.")] = 50,
     split: Annotated[str | None, typer.Option(help="Split of EMNIST (default: byclass).")] = None,
-    download: Annotated[
-        bool, typer.Option("--download", help="Download mnist, fashionmnist or emnist if missing.")
-    ] = False,
+    download: Download = False,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for state, curve and report (default: a new one in runs/)."),

@@ -53,6 +53,7 @@ class Plan:
     Attributes:
         clients: Number of clients; None takes as many as there are files.
         data: Name or path of the data set that is shared out.
+        download: Whether public data may be fetched.
         schema: Path of the schema, if the data is a table.
         how: Partition: equal, writer, dirichlet or files.
         alpha: Concentration of the Dirichlet partition.
@@ -83,6 +84,7 @@ class Plan:
 
     clients: int | None
     data: str
+    download: bool = False
     schema: Path | None = None
     how: str = "equal"
     alpha: float = 0.5
@@ -164,7 +166,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
         ValueError: The plan makes no sense, or the folder is in use.
     """
     require_trackers(plan.trackers)
-    loaded = load_data(plan.data, schema=plan.schema, numbers=None)
+    loaded = load_data(plan.data, schema=plan.schema, numbers=None, download=plan.download)
     data = with_test_part(loaded)
     clients = file_count(data) if plan.clients is None else plan.clients
     shares = partition(

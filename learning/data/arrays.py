@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import zipfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,14 @@ from coinflower.learning.data.reading import (
     usable_records,
 )
 from coinflower.learning.data.records import Records
+from coinflower.protocol.foreign import printable
 
+_SHOWN = 200
 _PARTS = ("_train", "")
 _TEST = "_test"
 _KIND, _ROWS = "kind", "rows"
 _TARGET_SCALE = "target_scale"
-_UNREADABLE = (ValueError, OSError, EOFError, zipfile.BadZipFile)
+_WANTED = re.compile(rf"(x\d*|y|persons)(_train|_test)?|{_KIND}|{_TARGET_SCALE}")
 
 
 def load_npz(path: Path, *, numbers: bool | None = False) -> Dataset:
@@ -35,16 +39,21 @@ def load_npz(path: Path, *, numbers: bool | None = False) -> Dataset:
 
     A model that takes several arrays gets x0, x1, ... (x0_train, ...) instead of x, in this order.
     Floating-point arrays of three dimensions are grey images from 0 to 1, unless the file says
-    ``kind="rows"``: then they are rows of vectors, and the model gets them as they are.
+    ``kind="rows"``: then they are rows of vectors, and the model gets them as they are. No other
+    array of the file is read.
 
     Raises:
-        UserError: Something is missing, damaged, or of the wrong shape or type.
+        UserError: Something is missing, damaged, too large, or of the wrong shape or type.
     """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive}
-    except _UNREADABLE as error:
-        raise UserError(f"{path} cannot be read as data: {error}") from None
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
+    names = _wanted(path, members)
+    _require_room(path, sum(members[name].file_size for name in names))
+    arrays = {}
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        for name in names:
+            with archive.open(members[name]) as file:
+                arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
     kind = str(arrays.pop(_KIND, "images"))
     if kind not in ("images", _ROWS):
         raise UserError(f"{path}: {_KIND} = {kind!r} must be images or {_ROWS}")
@@ -64,12 +73,11 @@ def load_npy(folder: Path, *, numbers: bool | None = False) -> Dataset:
     Raises:
         UserError: Something is missing, damaged, or of the wrong shape or type.
     """
+    paths = {path.stem: path for path in sorted(folder.glob("*.npy"))}
     arrays = {}
-    for path in sorted(folder.glob("*.npy")):
-        try:
-            arrays[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False)
-        except _UNREADABLE as error:
-            raise UserError(f"{path} cannot be read as data: {error}") from None
+    for name in _wanted(folder, paths):
+        with _reading(paths[name]):
+            arrays[name] = np.lib.format.open_memmap(paths[name], mode="r")
     return _from_arrays(folder, arrays, numbers=numbers, prepare=_with_channel)
 
 
@@ -82,6 +90,35 @@ def save_npz(path: Path, records: Records) -> None:
     np.savez(path, **arrays, y=records.targets, kind=_ROWS)
 
 
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # whatever a damaged or hostile file makes numpy raise
+        said = printable(" ".join(str(error).split()), _SHOWN)
+        raise UserError(f"{path} cannot be read as data: {said}") from None
+
+
+def _wanted(path: Path, names: Collection[str]) -> list[str]:
+    """Return which of some arrays are read, if there are inputs among them."""
+    if not any(_has_inputs(names, part) for part in _PARTS):
+        has = printable(", ".join(names) or "nothing", _SHOWN)
+        raise UserError(
+            f"{path} cannot be read as data: it has no array 'x' or 'x_train', only {has}"
+        )
+    return [name for name in names if _WANTED.fullmatch(name)]
+
+
+def _require_room(path: Path, size: int) -> None:
+    """Refuse arrays that are larger than the memory, however small they are packed."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        raise UserError(
+            f"{path} holds {size / 1e9:.1f} GB, but this machine has {memory / 1e9:.1f} GB of "
+            "memory: save x, y and so on as .npy files in a folder, which stay on disk"
+        )
+
+
 Prepare = Callable[[NDArray[Any]], tuple[NDArray[Any], list[Fault]]]
 """Returns inputs as a model takes them, and why it cannot take some."""
 
@@ -89,13 +126,13 @@ Prepare = Callable[[NDArray[Any]], tuple[NDArray[Any], list[Fault]]]
 def _from_arrays(
     path: Path, arrays: Mapping[str, NDArray[Any]], *, numbers: bool | None, prepare: Prepare
 ) -> Dataset:
-    suffix = next((part for part in _PARTS if _has_inputs(arrays, part)), _PARTS[0])
+    suffix = next(part for part in _PARTS if _has_inputs(arrays, part))
     if numbers is None:
         ends = (suffix, _TEST)
         numbers = are_numbers(*(arrays[f"y{end}"] for end in ends if f"y{end}" in arrays))
     train, reading = _part(path, arrays, suffix, numbers=numbers, prepare=prepare)
     test = None
-    if suffix == _PARTS[0] or _has_inputs(arrays, _TEST):
+    if any(name.endswith(_TEST) for name in arrays):
         test, _ = _part(path, arrays, _TEST, numbers=numbers, prepare=prepare)
     classes = None
     if not numbers:
@@ -117,7 +154,7 @@ def _part(
     names = _names_of_inputs(path, arrays, suffix)
     for key in (*names, f"y{suffix}"):
         if key not in arrays:
-            has = ", ".join(arrays) or "nothing"
+            has = ", ".join(arrays)
             raise UserError(f"{path} cannot be read as data: it has no array {key!r}, only {has}")
     prepared = [prepare(arrays[name]) for name in names]
     records, reading = usable_records(

@@ -8,7 +8,8 @@ import numpy as np
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.reading import Reading
-from coinflower.learning.data.records import Records, Rows, describe
+from coinflower.learning.data.records import Records, describe
+from coinflower.learning.data.rows import Rows
 
 _TEST_SHARE = 0.2
 _MOST_TEST_ROWS = 10_000

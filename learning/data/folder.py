@@ -21,6 +21,7 @@ EMNIST_CLASSES = {
     "mnist": 10,
 }
 
+_IMAGES, _LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 _PLACES = (".", "raw", "MNIST/raw", "FashionMNIST/raw", "EMNIST/raw")
 
 
@@ -36,12 +37,12 @@ def find_idx(folder: Path, split: str | None = None) -> list[tuple[Path, str | N
     """Return the places in a folder that hold idx files, each with its split of EMNIST."""
     found: list[tuple[Path, str | None]] = []
     for place in dict.fromkeys((folder / place).resolve() for place in _PLACES):
-        if split is None and _find(place, "train-images-idx3-ubyte") is not None:
+        if split is None and _find(place, f"train-{_IMAGES}") is not None:
             found.append((place, None))
         found += [
             (place, name)
             for name in EMNIST_CLASSES
-            if split in (None, name) and _find(place, f"emnist-{name}-train-images-idx3-ubyte")
+            if split in (None, name) and _find(place, f"emnist-{name}-train-{_IMAGES}")
         ]
     return found
 
@@ -51,7 +52,7 @@ def load_idx(folder: Path, *, split: str | None = None) -> Dataset:
 
     Files may be plain or end in ``.gz``. EMNIST images, which are stored transposed, are turned
     upright, and the labels of its ``letters`` start at 0. If QMNIST's label file lies
-    beside MNIST's images, it gives the writer of each.
+    beside MNIST's images, it gives the writer of each. There need not be a test part.
 
     Args:
         folder: Holds ``train-images-idx3-ubyte`` and so on, or ``emnist-<split>-train-…``.
@@ -63,9 +64,9 @@ def load_idx(folder: Path, *, split: str | None = None) -> Dataset:
     check_split(split)
     found = find_idx(folder, split)
     if not found:
-        wanted = f"emnist-{split}-train-images" if split else "train-images"
+        wanted = f"emnist-{split}-train" if split else "train"
         raise UserError(
-            f"folder {folder} has no {wanted}-idx3-ubyte (plain or .gz): give the folder that "
+            f"folder {folder} has no {wanted}-{_IMAGES} (plain or .gz): give the folder that "
             "holds the MNIST-style idx files"
         )
     if len(found) > 1:
@@ -79,49 +80,50 @@ def load_idx(folder: Path, *, split: str | None = None) -> Dataset:
 
 
 def _load_emnist(place: Path, split: str) -> Dataset:
-    train, test = (
-        _images_and_labels(place, f"emnist-{split}-{part}-images", f"emnist-{split}-{part}-labels")
-        for part in ("train", "test")
-    )
     first, classes = (1 if split == "letters" else 0), EMNIST_CLASSES[split]
-    # Transposed images are a view: half a million are not copied.
-    (train_part, reading), (test_part, _) = (
-        usable_records(
-            f"{place} ({part})",
-            (images.transpose(0, 2, 1)[:, np.newaxis],),
-            labels - first,
-            classes=classes,
-        )
-        for part, (images, labels) in (("train", train), ("test", test))
-    )
+
+    def read(part: str) -> tuple[Records, Reading]:
+        images, labels = _images_and_labels(place, f"emnist-{split}-{part}")
+        # Transposed images are a view: half a million are not copied.
+        upright = images.transpose(0, 2, 1)[:, np.newaxis]
+        return usable_records(f"{place} ({part})", (upright,), labels - first, classes=classes)
+
+    train, reading = read("train")
     return Dataset(
         name=f"emnist {split}",
-        train=train_part,
-        test_part=test_part,
+        train=train,
+        test_part=read("test")[0] if _has(place, f"emnist-{split}-test") else None,
         class_count=classes,
         reading=reading,
     )
 
 
 def _load_mnist(place: Path) -> Dataset:
-    inputs, targets = _images_and_labels(place, "train-images", "train-labels")
+    inputs, targets = _images_and_labels(place, "train")
     train = Records(inputs=inputs[:, np.newaxis], targets=targets, persons=_writers(place, targets))
-    inputs, targets = _images_and_labels(place, "t10k-images", "t10k-labels")
-    test = Records(inputs=inputs[:, np.newaxis], targets=targets)
+    test, most = None, targets.max()
+    if _has(place, "t10k"):
+        inputs, targets = _images_and_labels(place, "t10k")
+        test, most = (
+            Records(inputs=inputs[:, np.newaxis], targets=targets),
+            max(most, targets.max()),
+        )
     return Dataset(
         name=str(place),
         train=train,
         test_part=test,
-        class_count=max(2, int(max(train.targets.max(), test.targets.max())) + 1),
+        class_count=max(2, int(most) + 1),
         reading=Reading(rows=len(train)),
     )
 
 
-def _images_and_labels(
-    place: Path, images: str, labels: str
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    image_file = _need(place, f"{images}-idx3-ubyte")
-    label_file = _need(place, f"{labels}-idx1-ubyte")
+def _has(place: Path, part: str) -> bool:
+    return any(_find(place, f"{part}-{what}") for what in (_IMAGES, _LABELS))
+
+
+def _images_and_labels(place: Path, part: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    image_file = _need(place, f"{part}-{_IMAGES}")
+    label_file = _need(place, f"{part}-{_LABELS}")
     inputs = read_idx(image_file, dimensions=3)
     targets = read_idx(label_file, dimensions=1)
     for path, array in ((image_file, inputs), (label_file, targets)):

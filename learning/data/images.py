@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,14 @@ _TRAIN, _TEST = ("train",), ("test", "val")
 
 def holds_images(folder: Path) -> bool:
     """Return whether a folder has folders of images, by class, in parts or without."""
-    return any(path.suffix.lower() in _ENDINGS for path in folder.glob("*/*")) or any(
-        path.suffix.lower() in _ENDINGS for part in _TRAIN for path in folder.glob(f"{part}/*/*")
-    )
+    return any(any(_images(place)) for place in (folder, *(folder / part for part in _TRAIN)))
+
+
+def _images(folder: Path) -> Iterator[Path]:
+    """Yield images by class; hidden files are none, whatever their name."""
+    for path in folder.glob("*/*"):
+        if path.suffix.lower() in _ENDINGS and not path.name.startswith(".") and path.is_file():
+            yield path
 
 
 def load_images(folder: Path, schema: Schema | None = None) -> Dataset:
@@ -61,11 +67,7 @@ def load_images(folder: Path, schema: Schema | None = None) -> Dataset:
 
 def _read(folder: Path, classes: Sequence[str], schema: str | None) -> tuple[Records, Reading]:
     numbers = {name: number for number, name in enumerate(classes)}
-    files = [
-        path
-        for path in sorted(folder.glob("*/*"))
-        if path.suffix.lower() in _ENDINGS and path.is_file()
-    ]
+    files = sorted(_images(folder))
     if not files:
         raise UserError(f"{folder} has no images in folders named by their class")
     open_image = torchvision_datasets().folder.pil_loader
@@ -73,9 +75,10 @@ def _read(folder: Path, classes: Sequence[str], schema: str | None) -> tuple[Rec
     for path in files:
         try:
             images.append(np.asarray(open_image(str(path))))
-        except (OSError, ValueError, SyntaxError):  # PIL's for a damaged file
+        except Exception:  # whatever a damaged or hostile file makes PIL raise
             images.append(None)
-    size = next((image.shape for image in images if image is not None), (1, 1, 3))
+    sizes = Counter(image.shape for image in images if image is not None)
+    size = max(sizes, key=sizes.__getitem__, default=(1, 1, 3))
     faults = [
         Fault(
             rows=np.array([path.parent.name not in numbers for path in files]),
@@ -87,9 +90,7 @@ def _read(folder: Path, classes: Sequence[str], schema: str | None) -> tuple[Rec
         ),
         Fault(
             rows=np.array([image is not None and image.shape != size for image in images]),
-            why=lambda row: (
-                f"{files[row]} is not of size {size[1]} x {size[0]} like the first image"
-            ),
+            why=lambda row: f"{files[row]} is not of size {size[1]} x {size[0]} like most images",
         ),
     ]
     kept, reading = sort_out(str(folder), len(files), faults)

@@ -10,7 +10,7 @@ from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.data.files import TABLES, data_files, ending, load_files
 from coinflower.learning.data.folder import check_split, find_idx, load_idx
 from coinflower.learning.data.images import holds_images, load_images
-from coinflower.learning.data.named import NAMES, load_named
+from coinflower.learning.data.named import NAMES, load_colour_folder, load_named
 from coinflower.learning.data.own_loader import is_own_loader, load_by_own_function
 from coinflower.learning.data.tables.schema import Schema, load_schema
 
@@ -85,6 +85,15 @@ def _load_folder(
             return load_files(folder, load)
         if holds_images(folder):
             return load_images(folder, schema)
+        _refuse_schema(folder, schema)
+        colour = load_colour_folder(folder)
+        if colour is not None:
+            return colour
+        if split is None:
+            raise UserError(
+                f"folder {folder} holds no data: neither .csv, .parquet or .npz files, nor x.npy, "
+                "nor images in folders by class, nor train-images-idx3-ubyte (plain or .gz)"
+            )
     _refuse_schema(folder, schema)
     return load_idx(folder, split=split)
 

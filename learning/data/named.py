@@ -18,6 +18,7 @@ from coinflower.learning.vision import torchvision_datasets
 
 _IDX = {"mnist": "MNIST", "fashionmnist": "FashionMNIST", "kmnist": "KMNIST", "emnist": "EMNIST"}
 _COLOUR = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}
+_COLOUR_FOLDERS = {"cifar-10-batches-py": "cifar10", "cifar-100-python": "cifar100"}
 NAMES = ("digits", *_IDX, *_COLOUR)
 _DIGITS_TRAIN = 1437
 _DOWNLOAD_ERRORS = (OSError, EOFError, HTTPException, zipfile.BadZipFile, zlib.error)
@@ -44,6 +45,19 @@ def load_named(spec: str, *, split: str | None, root: Path, download: bool) -> D
     if spec in _COLOUR:
         return _load_colour(spec, root, download)
     return _load_idx(spec, split, root, download)
+
+
+def load_colour_folder(folder: Path) -> Dataset | None:
+    """Return the CIFAR data set that a folder is or holds, as torchvision lays it out.
+
+    Raises:
+        UserError: It is damaged.
+    """
+    for name, spec in _COLOUR_FOLDERS.items():
+        for place in (folder, folder / name):
+            if place.name == name and place.is_dir():
+                return _load_colour(spec, place.parent, download=False)
+    return None
 
 
 def _load_digits() -> Dataset:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.data.persons import Units, units_of
-from coinflower.learning.data.records import Rows
+from coinflower.learning.data.rows import Rows
 from coinflower.protocol.unit import Unit
 
 HOW = ("equal", "writer", "dirichlet", "files")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.data.records import Records, Rows
+from coinflower.learning.data.records import Records
+from coinflower.learning.data.rows import Rows
 from coinflower.protocol.unit import Unit
 
 

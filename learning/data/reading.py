@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.data.records import Records, Rows
+from coinflower.learning.data.records import Records
+from coinflower.learning.data.rows import Rows
 from coinflower.protocol.foreign import printable
 
 logger = logging.getLogger("coinflower.data")

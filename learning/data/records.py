@@ -10,10 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
-
-Rows = NDArray[np.int64]
-Chosen = Rows | NDArray[np.bool_] | slice
-"""Which of the rows: by number, by a mask, or a stretch of them."""
+from coinflower.learning.data.rows import Chosen, Rows, rows_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,12 +82,12 @@ class Records:
         return self.targets.dtype == np.int64 and self.targets.ndim == 1
 
     def take(self, rows: Chosen) -> Records:
-        """Return some of the rows."""
+        """Return some of the rows; inputs in mapped files stay there."""
         return replace(
             self,
-            inputs=self.inputs[rows],
+            inputs=rows_of(self.inputs, rows),
             targets=self.targets[rows],
-            more_inputs=tuple(array[rows] for array in self.more_inputs),
+            more_inputs=tuple(rows_of(array, rows) for array in self.more_inputs),
             persons=None if self.persons is None else self.persons[rows],
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tomli_w
 
+from coinflower.accounting.errors import UserError
 from coinflower.cli import main as cli
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.unit import Unit
@@ -175,6 +176,19 @@ def test_simulate_makes_every_file_one_client(command, wards):
     found = json.loads(out)
     assert (found["clients"], found["d"], found["smallest_d"]) == (4, 60, 60)
     assert found["accuracy"] is not None
+
+
+def test_run_fetches_public_data_only_if_told_to(command, monkeypatch):
+    asked = []
+
+    def load(spec, *, download, **_):
+        asked.append((spec, download))
+        raise UserError("no network")
+
+    monkeypatch.setattr("coinflower.learning.data.loading.load_named", load)
+    for arguments in ([], ["--download"]):
+        assert command("run", "--data", "cifar10", *arguments)[0] == 2
+    assert asked == [("cifar10", False), ("cifar10", True)]
 
 
 @pytest.fixture

@@ -136,8 +136,16 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"has no train-images-idx3-ubyte"):
+    with pytest.raises(ValueError, match=r"holds no data: neither .csv, .* nor train-images-idx3-"):
         load_data(str(tmp_path))
+
+
+def test_idx_files_need_no_test_part(tmp_path):
+    write_mnist(tmp_path)
+    for part in ("images-idx3", "labels-idx1"):
+        (tmp_path / f"t10k-{part}-ubyte").unlink()
+    data = load_data(str(tmp_path))
+    assert (len(data.train), data.test_part, data.classes) == (7, None, 3)
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pickle
 import sys
+import zipfile
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning import load_data, to_tensor, with_test_part
+from coinflower.learning.data.rows import MappedRows
 
 RNG = np.random.default_rng(5)
 COLOUR = RNG.integers(0, 256, (6, 3, 4, 5), dtype=np.uint8)
@@ -70,6 +73,100 @@ def test_npy_files_are_mapped_not_read(tmp_path):
     assert np.array_equal(data.train.inputs, TABLE)
     assert data.train.persons is not None
     assert data.train.persons.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_rows_of_npy_files_stay_on_disk_when_some_are_left_out(tmp_path):
+    """Else one bad row would bring a file into memory that does not fit there."""
+    table = np.arange(400.0).reshape(100, 4)
+    table[7, 1] = np.nan
+    np.save(tmp_path / "x.npy", table)
+    np.save(tmp_path / "y.npy", np.arange(100) % 2)
+    data = with_test_part(load_data(str(tmp_path)))
+    share = data.train.take(np.arange(0, 70, 2)).take(np.arange(35) % 5 > 0)
+    for records in (data.train, data.test, share, share.take(slice(3))):
+        assert isinstance(records.inputs, MappedRows)
+        assert isinstance(records.inputs.array, np.memmap)
+        assert records.inputs.shape == (len(records), 4)
+        assert np.array_equal(np.asarray(records.inputs)[:, 0], records.inputs.astype(int)[:, 0])
+        assert (records.inputs[:, 0] % 8 == 4 * records.targets).all()
+    assert 28 not in np.concatenate([data.train.inputs, data.test.inputs])
+    (tensor,), _ = share.batch(np.array([2]))
+    assert torch.equal(tensor, torch.from_numpy(share.inputs[[2]]).float())
+
+
+def test_other_arrays_of_a_file_are_not_read(tmp_path):
+    notes = np.array([{"anything": 1}], dtype=object)
+    np.savez(tmp_path / "own.npz", x=TABLE, y=CLASSES, notes=notes)
+    assert len(load_data(str(tmp_path / "own.npz")).train) == 6
+    np.save(tmp_path / "x.npy", TABLE)
+    np.save(tmp_path / "y.npy", CLASSES)
+    np.save(tmp_path / "notes.npy", notes, allow_pickle=True)
+    (tmp_path / "own.npz").unlink()
+    assert len(load_data(str(tmp_path)).train) == 6
+
+
+def test_files_named_by_parts_need_no_test_part(tmp_path):
+    np.savez(tmp_path / "own.npz", x_train=TABLE, y_train=CLASSES)
+    assert load_data(str(tmp_path / "own.npz")).test_part is None
+
+
+class Hostile:
+    """Something that would run code if anybody unpickled it."""
+
+    def __reduce__(self):
+        return pytest.fail, ("code of a data file was run",)
+
+
+def npy(header, body=bytes(64)):
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + body
+
+
+HEADER = "{{'descr': '{}', 'fortran_order': False, 'shape': {}}}\n"
+HOSTILE = {
+    "pickles": pickle.dumps(Hostile()),
+    "objects": npy(HEADER.format("|O", "(2, 2)"), pickle.dumps([Hostile()] * 4)),
+    "code": npy("__import__('pytest').fail('code of a data file was run')\n"),
+    "large": npy(HEADER.format("<f8", f"(4, {2**60})")),
+    "larger": npy(HEADER.format("<f8", f"(4, {2**80})")),
+    "negative": npy(HEADER.format("<f8", "(-4, 2)")),
+    "truncated": npy(HEADER.format("<f8", "(400, 2)")),
+    "nested": npy("(" * 5000),
+    "escaping": npy(HEADER.format("\x1b[31m", "(4, 2)")),
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_hostile_array_is_one_sentence_and_runs_nothing(tmp_path, name, mapped):
+    if mapped:
+        (tmp_path / "x.npy").write_bytes(HOSTILE[name])
+        np.save(tmp_path / "y.npy", CLASSES)
+    else:
+        np.savez(tmp_path / "own.npz", y=CLASSES)
+        with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive:
+            archive.writestr("x.npy", HOSTILE[name])
+    with pytest.raises(UserError, match="cannot be read as data") as error:
+        load_data(str(tmp_path if mapped else tmp_path / "own.npz"))
+    assert str(error.value).isprintable()
+
+
+def test_arrays_larger_than_the_memory_are_not_unpacked(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "own.npz", x=np.zeros((1000, 1000), np.uint8), y=np.zeros(1000))
+    assert (tmp_path / "own.npz").stat().st_size < 10_000
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1000, "SC_PHYS_PAGES": 900}.get)
+    with pytest.raises(UserError, match=r"holds 0\.0 GB, but .* save x, y and so on as \.npy"):
+        load_data(str(tmp_path / "own.npz"))
+
+
+def test_what_is_no_archive_of_arrays_is_one_sentence(tmp_path):
+    np.save(tmp_path / "x.npy", TABLE)
+    (tmp_path / "x.npy").rename(tmp_path / "own.npz")
+    with pytest.raises(UserError, match=r"own\.npz cannot be read as data: File is not a zip"):
+        load_data(str(tmp_path / "own.npz"))
+    np.savez(tmp_path / "own.npz", images=TABLE, labels=CLASSES)
+    with pytest.raises(UserError, match="no array 'x' or 'x_train', only images, labels"):
+        load_data(str(tmp_path / "own.npz"))
 
 
 def test_grey_bytes_get_their_channel_in_npy_files_too(tmp_path):
@@ -150,13 +247,25 @@ def test_a_folder_of_images_and_tables_is_refused(tmp_path):
 
 def test_images_of_another_size_and_damaged_ones_are_absent_and_named(tmp_path, caplog):
     for number in range(6):
-        write_image(tmp_path / "a" / f"{number}.png", (number, 0, 0))
-    write_image(tmp_path / "b" / "large.png", (0, 0, 0), size=(9, 9))
-    (tmp_path / "b" / "torn.png").write_bytes((tmp_path / "a" / "1.png").read_bytes()[:20])
+        write_image(tmp_path / "b" / f"{number}.png", (number, 0, 0))
+    write_image(tmp_path / "a" / "large.png", (0, 0, 0), size=(9, 9))
+    write_image(tmp_path / "a" / ".hidden.png", (0, 0, 0), size=(9, 9))
+    (tmp_path / "b" / "torn.png").write_bytes((tmp_path / "b" / "1.png").read_bytes()[:20])
     data = load_data(str(tmp_path))
     assert len(data.train) == 6
     assert "large.png is not of size 5 x 4" in caplog.text
     assert "torn.png cannot be read as an image" in caplog.text
+    assert "hidden" not in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:Image size")
+def test_an_image_that_unpacks_to_too_much_is_absent(tmp_path, caplog, monkeypatch):
+    for number in range(3):
+        write_image(tmp_path / "a" / f"{number}.png", (number, 0, 0))
+    write_image(tmp_path / "b" / "bomb.png", (0, 0, 0), size=(300, 300))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    assert len(load_data(str(tmp_path)).train) == 3
+    assert "bomb.png cannot be read as an image" in caplog.text
 
 
 def test_cifar10_is_read_from_torchvisions_folder(tmp_path, monkeypatch):
@@ -178,6 +287,8 @@ def test_cifar10_is_read_from_torchvisions_folder(tmp_path, monkeypatch):
     assert np.array_equal(data.train.inputs[0].reshape(-1), pixels[0])
     assert data.test.targets.tolist() == [3, 9]
     assert data.classes == 10
+    for place in (tmp_path, folder):
+        assert np.array_equal(load_data(str(place)).train.inputs, data.train.inputs)
 
 
 def test_cifar10_that_is_not_there_is_not_fetched_unasked(tmp_path):
