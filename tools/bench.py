@@ -28,6 +28,7 @@ from rich.table import Table
 BENCHMARKS = (
     "tools.bench_accounting",
     "tools.bench_clipped",
+    "tools.bench_large_batches",
     "tools.bench_noise",
     "tools.bench_persons",
     "tools.bench_rounds",

@@ -73,8 +73,8 @@ def run(*, repetitions: int = 150) -> list[dict[str, Any]]:
             "limit": MOST_MEMORY_MB,
             "met": memory <= MOST_MEMORY_MB,
         },
-        _figure(f"Ray at {RAY_CLIENTS} clients, rounds per second", 1 / ray.seconds),
-        _figure(
+        figure(f"Ray at {RAY_CLIENTS} clients, rounds per second", 1 / ray.seconds),
+        figure(
             f"simulator at {RAY_CLIENTS} clients, rounds per second / Ray's",
             ray.seconds / simulator.seconds,
         ),
@@ -96,23 +96,23 @@ def _ratios(repetitions: int) -> list[dict[str, Any]]:
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         seconds = take_turns(steps, repetitions)
     return [
-        _figure(f"simulator, {SETTING.clients} clients, steps per CPU second", 1 / seconds["many"]),
-        _at_least(
+        figure(f"simulator, {SETTING.clients} clients, steps per CPU second", 1 / seconds["many"]),
+        at_least(
             "simulator's steps per second / those of Opacus' loop",
             seconds["opacus"] / seconds["many"],
             LEAST_SPEEDUP_OVER_OPACUS,
         ),
-        _at_least(
+        at_least(
             "simulator's steps per second / those of a bare step without privacy",
             seconds["bare"] / seconds["many"],
             LEAST_SHARE_OF_A_BARE_STEP,
         ),
-        _at_least(
+        at_least(
             f"simulator's steps per second, {SETTING.clients} clients / {FEW_CLIENTS}",
             seconds["few"] / seconds["many"],
             LEAST_SHARE_AT_SCALE,
         ),
-        _at_least(
+        at_least(
             f"capped steps per second over uncapped, {SETTING.clients} clients",
             seconds["many"] / seconds["capped"],
             LEAST_SHARE_WITH_CAP,
@@ -126,23 +126,31 @@ def _memory() -> float:
         return watch([*command, "--out", f"{name}/run"], Path(name) / "output")[1]
 
 
-def take_turns(steps: dict[str, Step], repetitions: int) -> dict[str, float]:
+def take_turns(
+    steps: dict[str, Step],
+    repetitions: int,
+    *,
+    warm_up: int = _WARM_UP,
+    clock: Callable[[], float] = time.process_time,
+) -> dict[str, float]:
     """Return the median CPU seconds of each step; they take turns on a machine that may be busy."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(_WARM_UP + repetitions):
+    for turn in range(warm_up + repetitions):
         for name, step in steps.items():
-            started = time.process_time()
+            started = clock()
             step()
-            if turn >= _WARM_UP:
-                seconds[name].append(time.process_time() - started)
+            if turn >= warm_up:
+                seconds[name].append(clock() - started)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def _figure(measure: str, value: float) -> dict[str, Any]:
+def figure(measure: str, value: float) -> dict[str, Any]:
+    """Return a row that has nothing to meet."""
     return {"measure": measure, "value": value, "limit": None, "met": None}
 
 
-def _at_least(measure: str, value: float, limit: float) -> dict[str, Any]:
+def at_least(measure: str, value: float, limit: float) -> dict[str, Any]:
+    """Return a row whose value may not be less."""
     measure = f"{measure} (at least)"
     return {"measure": measure, "value": value, "limit": limit, "met": value >= limit}
 
