@@ -58,8 +58,18 @@ def task_for(data: Dataset, name: str, options: Mapping[str, Any]) -> Task:
     outputs = data.class_count or width_of(data.train.targets)
     if _is_own(name):
         outputs = OwnTask(name, options).stated_outputs or outputs
+    elif name != "regression" and data.train.target_scale is not None:
+        raise UserError(
+            f"{data.name}: the schema's target is a number, but task {name!r} takes classes: let "
+            "its kind be category"
+        )
     elif name == "binary":
         outputs = 1
+        if (data.class_count or 2) > 2:
+            raise UserError(
+                f"{data.name} has {data.class_count} classes, but task 'binary' takes two: choose "
+                "'classification'"
+            )
     elif name == "classification":
         outputs = data.classes
     else:

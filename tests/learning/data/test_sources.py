@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning import load_data, to_tensor, with_test_part
+from coinflower.learning import Records, load_data, to_tensor, with_test_part
+from coinflower.learning.data.arrays import save_npz
 from coinflower.learning.data.rows import MappedRows
 
 RNG = np.random.default_rng(5)
@@ -352,3 +353,43 @@ def test_too_few_records_for_a_trial_are_refused(tmp_path):
     np.savez(tmp_path / "own.npz", x=TABLE[:1], y=CLASSES[:1])
     with pytest.raises(ValueError, match="has 1 records, too few to measure"):
         with_test_part(load_data(str(tmp_path / "own.npz")))
+
+
+ROWS_OF = {
+    "whole": [3, 0, 2],
+    "whole floats": [3.0, 0.0, 2.0],
+    "with nan": [3.0, np.nan, 2.0],
+}
+
+
+@pytest.mark.parametrize("targets", ROWS_OF.values(), ids=ROWS_OF)
+def test_targets_that_may_be_classes_are_so_if_nobody_says(tmp_path, targets):
+    np.savez(tmp_path / "own.npz", x=TABLE[:3], y=targets)
+    data = load_data(str(tmp_path / "own.npz"), numbers=None)
+    assert (data.class_count, data.train.targets.dtype) == (4, np.int64)
+
+
+@pytest.mark.parametrize("odd", [-1, 0.5, [1, 0]])
+def test_other_targets_are_numbers_if_nobody_says(tmp_path, odd):
+    targets = [[0, 1], [1, 1], odd] if isinstance(odd, list) else [3, 0, odd]
+    np.savez(tmp_path / "own.npz", x=TABLE[:3], y=targets)
+    data = load_data(str(tmp_path / "own.npz"), numbers=None)
+    assert (data.class_count, data.train.targets.dtype) == (None, np.float32)
+    assert data.train.targets.tolist() == targets
+
+
+def test_numbers_in_one_file_make_those_of_all_files_numbers(tmp_path):
+    for name, targets in {"a": [0, 1, 2], "b": [0.5, 1, 2], "test": [2, 1, 0]}.items():
+        np.savez(tmp_path / f"{name}.npz", x=TABLE[:3], y=targets)
+    data = load_data(str(tmp_path), numbers=None)
+    assert data.class_count is None
+    assert data.train.targets.tolist() == [0, 1, 2, 0.5, 1, 2]
+    assert data.test.targets.dtype == np.float32
+
+
+def test_the_unit_of_targets_is_kept_with_the_records(tmp_path):
+    records = Records(
+        inputs=TABLE.astype(np.float32), targets=np.zeros(6, np.float32), target_scale=(50.0,)
+    )
+    save_npz(tmp_path / "kept.npz", records)
+    assert load_data(str(tmp_path / "kept.npz"), numbers=None).train.target_scale == (50.0,)

@@ -117,3 +117,22 @@ def test_targets_that_are_for_another_task_are_named_with_their_record() -> None
         task_for(data, "binary", {})
     with pytest.raises(UserError, match="not classes"):
         task_for(data, "classification", {})
+
+
+def test_a_task_for_two_classes_is_told_of_a_third_in_time() -> None:
+    targets = np.array([0, 1, 0, 1, 0, 2])
+    inputs = np.ones((6, 2), np.float32)
+    data = Dataset(name="six", train=Records(inputs=inputs, targets=targets), class_count=3)
+    with pytest.raises(UserError, match="six has 3 classes, but task 'binary' takes two"):
+        task_for(data, "binary", {})
+
+
+@pytest.mark.parametrize("name", ["classification", "binary", "multilabel"])
+def test_a_number_of_a_schema_is_no_class(name: str) -> None:
+    scaled = Records(
+        inputs=np.ones((2, 2), np.float32),
+        targets=np.array([-1, 1], np.float32),
+        target_scale=(0.5,),
+    )
+    with pytest.raises(UserError, match="let its kind be category"):
+        task_for(Dataset(name="two", train=scaled), name, {})

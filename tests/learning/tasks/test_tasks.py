@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from coinflower.accounting.errors import UserError
@@ -174,3 +176,31 @@ def test_a_task_that_makes_no_sense_is_refused_in_a_sentence(
 
 def test_a_policy_allows_the_tasks_that_are_built_in() -> None:
     assert set(TASKS) == BUILT_IN_TASKS
+
+
+words = st.text(max_size=5)
+junk = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    words,
+    st.lists(st.integers()),
+    st.lists(st.floats()),
+    st.lists(words),
+    st.dictionaries(words, words),
+)
+names = st.sampled_from(["loss", "huber_threshold", "class_weights", "outputs", "other"])
+
+
+@given(st.sampled_from(sorted(TASKS)), st.dictionaries(names, junk, max_size=3), st.integers(-2, 9))
+def test_no_option_from_the_wire_does_more_than_be_refused(
+    name: str, options: dict[str, Any], outputs: int
+) -> None:
+    try:
+        task = make_task(name, options, outputs=outputs)
+    except UserError:
+        return
+    told = torch.zeros(2, outputs)
+    zeros = np.zeros(2) if name in ("classification", "binary") else np.zeros((2, outputs))
+    assert task.losses(told, torch.from_numpy(task.take(zeros).values)).shape == (2,)
