@@ -14,7 +14,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.cli.model_options import ModelName, ModelOptions, parse_options
 from coinflower.cli.output import JsonFlag, number, print_json
 from coinflower.cli.privacy import Cap
-from coinflower.cli.sources import Download, Partition, Schema
+from coinflower.cli.sources import Download, Partition, Schema, UnitName
 from coinflower.cli.task_options import (
     ClassWeights,
     HuberThreshold,
@@ -35,6 +35,7 @@ from coinflower.cli.update_options import (
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.unit import Unit, parse_unit
 
 
 def simulate(
@@ -64,6 +65,7 @@ def simulate(
     ] = "trusted",
     schema: Schema = None,
     partition: Partition = "equal",
+    unit: UnitName = "record",
     clients: Annotated[
         int | None, typer.Option(help="Number of clients (default: as many as the data allows).")
     ] = None,
@@ -136,6 +138,7 @@ def simulate(
         noise=noise,
         schema=schema,
         partition=partition,
+        unit=parse_unit(unit),
         clients=clients,
         p=p,
         q=q,
@@ -208,5 +211,6 @@ def _print_results(results: dict[str, Any]) -> None:
         return
     say(
         f"σ = {number(results['sigma'])} by {results['scheme']}; ε = {number(results['epsilon'])} "
-        f"at δ = {results['delta']:g} at most, by {results['analysis']}"
+        f"at δ = {results['delta']:g} at most, by {results['analysis']}, for "
+        f"{Unit(results['unit']).facts.protected}"
     )

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 import numpy as np
@@ -26,6 +27,25 @@ Draws = npt.NDArray[np.float64]
 _PART = 256  # records: enough to keep a thread busy, few enough for several threads
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """Records of one iteration.
+
+    Attributes:
+        rows: Which of the records.
+        owners: The client of each.
+        persons: Whose each is, if persons are clipped; nobody is at two clients.
+    """
+
+    rows: Rows
+    owners: Rows
+    persons: Rows | None = None
+
+    def __getitem__(self, some: slice | Rows | npt.NDArray[np.bool_]) -> Batch:
+        persons = None if self.persons is None else self.persons[some]
+        return Batch(rows=self.rows[some], owners=self.owners[some], persons=persons)
+
+
 class BatchSums:
     """Adds up a batch's clipped gradients, part by part.
 
@@ -37,7 +57,7 @@ class BatchSums:
         model: The model. Its weights are those of every sum, so they must not change meanwhile.
         records: Where the rows are.
         task: What is learned; rows whose targets do not fit it count as zero.
-        clip_norm: Bound on each record's gradient.
+        clip_norm: Bound on each record's or person's gradient.
         cap_norm: Bound on each client's sum; infinite for none.
         threads: How many compute at a time.
     """
@@ -70,51 +90,57 @@ class BatchSums:
             return source
         return _Drawn(self._pool.submit(source.normal, size, std))
 
-    def sum(self, rows: Rows, owners: Rows) -> Vector:
-        """Return the sum over some rows.
-
-        Args:
-            rows: Which of the records.
-            owners: Whose they are; their order does not matter.
-        """
-        if math.isfinite(self._cap_norm):
-            order = np.argsort(owners, kind="stable")
-            rows, owners = rows[order], owners[order]
-        total: Vector = functools.reduce(torch.Tensor.add_, self._sums(rows, owners)).numpy()
+    def sum(self, batch: Batch) -> Vector:
+        """Return the sum over a batch, whose order does not matter."""
+        together = self._together(batch)
+        if together is not None:
+            batch = batch[np.argsort(together, kind="stable")]
+        total: Vector = functools.reduce(torch.Tensor.add_, self._sums(batch)).numpy()
         return total
 
-    def _sums(self, rows: Rows, owners: Rows) -> Iterator[torch.Tensor]:
-        parts = [(rows[part], owners[part]) for part in self._parts(owners)]
+    def _together(self, batch: Batch) -> Rows | None:
+        """Return what no part may cut in two: a client under a cap, or else a person."""
+        return batch.owners if math.isfinite(self._cap_norm) else batch.persons
+
+    def _sums(self, batch: Batch) -> Iterator[torch.Tensor]:
+        parts = [batch[part] for part in self._parts(batch)]
         if self._pool is None or len(parts) == 1:
-            yield from itertools.starmap(self._sum_of_part, parts)
+            yield from map(self._sum_of_part, parts)
             return
         begun: list[Future[torch.Tensor]] = [
-            self._pool.submit(self._sum_of_part, *part) for part in parts
+            self._pool.submit(self._sum_of_part, part) for part in parts
         ]
         for each in begun:
             yield each.result()
 
-    def _parts(self, owners: Rows) -> list[slice]:
+    def _parts(self, batch: Batch) -> list[slice]:
         """Cut the rows; an even number of parts keeps two and four threads busy to the end."""
-        if math.isfinite(self._cap_norm) and len(owners):
-            _, sizes = np.unique(owners, return_counts=True)
+        together = self._together(batch)
+        if together is not None and len(together):
+            _, sizes = np.unique(together, return_counts=True)
             return list(slices_of_whole_groups(sizes, _PART))
-        count = math.ceil(len(owners) / _PART)
+        count = math.ceil(len(batch.rows) / _PART)
         count = max(1, count + (count > 1) * (count % 2))
-        edges = [len(owners) * i // count for i in range(count + 1)]
+        edges = [len(batch.rows) * i // count for i in range(count + 1)]
         return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
 
-    def _sum_of_part(self, rows: Rows, owners: Rows) -> torch.Tensor:
-        taken = self._task.take(self._records.targets[rows])
-        inputs, _ = self._records.batch(rows[taken.fit])
-        targets = torch.from_numpy(taken.values[taken.fit])
+    def _sum_of_part(self, batch: Batch) -> torch.Tensor:
+        taken = self._task.take(self._records.targets[batch.rows])
+        batch = batch[taken.fit]
+        inputs, _ = self._records.batch(batch.rows)
         groups = None
         if math.isfinite(self._cap_norm):
-            groups = Groups(of=torch.from_numpy(owners[taken.fit]), largest_norm=self._cap_norm)
-        model, loss = self._models.get(), self._task.losses
+            groups = Groups(of=torch.from_numpy(batch.owners), largest_norm=self._cap_norm)
+        model = self._models.get()
         try:
             return clipped_gradient_sum(
-                model, inputs, targets, self._clip_norm, loss=loss, groups=groups
+                model,
+                inputs,
+                torch.from_numpy(taken.values[taken.fit]),
+                self._clip_norm,
+                loss=self._task.losses,
+                persons=None if batch.persons is None else torch.from_numpy(batch.persons),
+                groups=groups,
             )
         finally:
             self._models.put(model)

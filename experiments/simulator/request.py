@@ -16,6 +16,7 @@ from coinflower.learning import Update
 from coinflower.learning.data.partitions import HOW
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.strict import Options
+from coinflower.protocol.unit import Unit
 
 NO_SCHEME = "none"
 
@@ -36,6 +37,7 @@ class Request:
         sigma: Noise multiplier, instead of a calibrated one.
         noise: Who adds noise.
         partition: How the data is shared out: equal, writer, dirichlet or files.
+        unit: What is sampled, clipped and protected as one.
         clients: Number of clients; as many as the data makes by default.
         p: Participation probability, instead of a fitted one.
         q: Sampling rate, instead of the paper's.
@@ -66,6 +68,7 @@ class Request:
     noise: str = Mode.TRUSTED
     schema: Path | None = None
     partition: str = "equal"
+    unit: Unit = Unit.RECORD
     clients: int | None = None
     p: float | None = None
     q: float | None = None

@@ -20,7 +20,9 @@ from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.simulator import CENTRAL, Noise
 from coinflower.learning import Dataset, Records, load_data, partition, with_test_part
 from coinflower.learning.data.partitions import file_count
+from coinflower.learning.data.persons import Units, units_of
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.unit import Unit
 
 MEAN_BATCH = 70.0
 """Mean number of records in an iteration, in both of the paper's settings."""
@@ -81,11 +83,12 @@ class Federation:
     """Clients with their rows of a data set, and how they take part.
 
     Attributes:
-        sizes: Data-set size of every client.
-        rows: Rows of the data set, client after client.
+        sizes: Data-set size of every client, in units.
+        rows: Rows of the data set, client after client and unit after unit.
         p: Participation probability.
         q: Sampling rate.
         cap: Bound on each client's sum, in clip norms; infinite for none.
+        rows_per_person: How many rows each unit has, if these are persons; None for records.
     """
 
     sizes: Rows
@@ -93,6 +96,7 @@ class Federation:
     p: float
     q: float
     cap: float = math.inf
+    rows_per_person: Rows | None = None
 
     @property
     def largest(self) -> int:
@@ -101,7 +105,7 @@ class Federation:
 
     @property
     def mean_batch(self) -> float:
-        """Expected number of records in an iteration while everybody is there."""
+        """Expected number of units in an iteration while everybody is there."""
         return self.p * self.q * float(self.sizes.sum())
 
 
@@ -116,6 +120,7 @@ def federate(
     q: float | None = None,
     cap: float = math.inf,
     seed: int = 0,
+    unit: Unit = Unit.RECORD,
 ) -> Federation:
     """Return the setting on the data at hand.
 
@@ -126,18 +131,21 @@ def federate(
     Args:
         setting: The paper's.
         data: Whose training part is shared out.
-        how: ``equal`` (d rows each), or ``writer``, ``dirichlet`` or ``files`` for unequal clients.
+        how: ``equal`` (d units each); ``writer``, ``dirichlet`` or ``files`` for unequal clients.
         clients: How many; as many as the data makes, and at most the paper's, by default.
         noise: Who adds noise.
         p: Participation probability, instead.
         q: Sampling rate, instead.
         cap: Bound on each client's sum, in clip norms.
         seed: Of the partition, which is public.
+        unit: What is sampled and protected as one, and not shared out in pieces.
 
     Raises:
         ValueError: The data cannot be shared out so.
     """
-    parts = _shares(setting, data, how, clients, seed)
+    units = units_of(data.train, unit, data.name)
+    parts = _shares(setting, data, units, how, clients, seed, unit)
+    members = np.concatenate(parts)
     sizes = np.array([len(part) for part in parts], dtype=np.int64)
     share = MEAN_BATCH / int(sizes.sum())
     fitted_p, fitted_q = setting.p, setting.q
@@ -147,15 +155,16 @@ def federate(
         fitted_p, fitted_q = _fitted(setting, share) if q is None else (min(1.0, share / q), q)
     return Federation(
         sizes=sizes,
-        rows=np.concatenate(parts),
+        rows=units.rows_of(members),
         p=fitted_p if p is None else p,
         q=fitted_q if q is None else q,
         cap=cap,
+        rows_per_person=None if unit is Unit.RECORD else units.sizes[members],
     )
 
 
 def _fitted(setting: Setting, share: float) -> tuple[float, float]:
-    """Return p and q whose product is a share of all records, one the paper's if possible."""
+    """Return p and q whose product is a share of all units, one the paper's if possible."""
     for p, q in ((share / setting.q, setting.q), (setting.p, share / setting.p)):
         if max(p, q) <= 1:
             return p, q
@@ -163,29 +172,33 @@ def _fitted(setting: Setting, share: float) -> tuple[float, float]:
 
 
 def _shares(
-    setting: Setting, data: Dataset, how: str, clients: int | None, seed: int
+    setting: Setting,
+    data: Dataset,
+    units: Units,
+    how: str,
+    clients: int | None,
+    seed: int,
+    unit: Unit,
 ) -> list[Rows]:
-    records = len(data.train)
+    """Return the units of each client."""
     if clients is not None:
         validation.require_count("clients", clients, least=1)
-    if how == "writer":
-        known = 1 if data.train.persons is None else len(np.unique(data.train.persons))
-        return partition(data, clients=known if clients is None else clients, how=how, seed=seed)
-    if how == "files":
-        return partition(
-            data, clients=file_count(data) if clients is None else clients, how=how, seed=seed
-        )
-    most = records // setting.d
+    most = len(units) // setting.d
     count = max(1, min(setting.clients, most)) if clients is None else clients
-    if count > most:
+    if how == "writer" and clients is None:
+        count = 1 if data.train.persons is None else len(np.unique(data.train.persons))
+    elif how == "files" and clients is None:
+        count = file_count(data)
+    elif how in ("equal", "dirichlet") and count > most:
         raise UserError(
-            f"{count:,} clients of {setting.d} records each need {count * setting.d:,} records, "
-            f"but {data.name} has {records:,}: it makes at most {most:,} clients."
+            f"{count:,} clients of {setting.d} {unit}s each need {count * setting.d:,} {unit}s, "
+            f"but {data.name} has {len(units):,}: it makes at most {most:,} clients."
         )
-    if how != "equal":
-        return partition(data, clients=count, how=how, seed=seed)
-    order = np.random.default_rng(seed).permutation(records)[: count * setting.d]
-    return list(order.reshape(count, setting.d))
+    if how == "equal":
+        order = np.random.default_rng(seed).permutation(len(units))[: count * setting.d]
+        return list(order.reshape(count, setting.d))
+    parts = partition(data, clients=count, how=how, seed=seed, unit=unit)
+    return [np.unique(units.of[rows]) for rows in parts]
 
 
 def analysis_of(noise: Noise) -> type[Analysis] | None:

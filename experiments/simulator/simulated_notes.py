@@ -26,7 +26,8 @@ def notes_on(request: Request, federation: Federation) -> Iterator[str]:
     batch = request.availability * federation.mean_batch
     if batch < 1:
         yield (
-            f"an iteration has {batch:.2g} records on average: most iterations are pure noise. "
+            f"an iteration has {batch:.2g} {request.unit}s on average: most iterations are pure "
+            "noise. "
             "Raise p or q, or use more data."
         )
     if request.seed is not None:

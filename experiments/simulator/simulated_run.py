@@ -55,6 +55,7 @@ from coinflower.learning import (
     usual_task,
 )
 from coinflower.protocol.terms import CLASSIFICATION
+from coinflower.protocol.unit import Unit
 from coinflower.server.checkpoint import write_atomically
 
 _ROWS_AT_ONCE = 10_000
@@ -136,6 +137,7 @@ def run_request(
         generator,
         randomness,
         rows=federation.rows,
+        rows_per_person=federation.rows_per_person,
         task=task,
         threads=request.threads or os.cpu_count() or 1,
     )
@@ -183,6 +185,7 @@ def federation_of(request: Request, data: Dataset) -> Federation:
         q=request.q,
         cap=request.cap,
         seed=request.seed or 0,
+        unit=request.unit,
     )
 
 
@@ -211,13 +214,15 @@ def _terms(
 ) -> Terms:
     """Return all that cost and training depend on, so that nobody resumes with other terms."""
     records = len(data.train)
+    shares = (federation.sizes, federation.rows, federation.rows_per_person)
     return {
         "scenario": request.scenario,
         "data": f"{records:,} records ({_digest(*data.train.arrays, data.train.targets)})",
         "partition": request.partition,
+        "unit": None if request.unit is Unit.RECORD else str(request.unit),
         "clients": len(federation.sizes),
         "seed": request.seed,
-        "shares": _digest(federation.sizes, federation.rows),
+        "shares": _digest(*(one for one in shares if one is not None)),
         "noise": str(request.noise),
         "scheme": request.chosen_scheme,
         "q": federation.q,
@@ -278,6 +283,7 @@ def _figures(
     analysis = analysis_of(noise)
     return {
         "scenario": request.scenario,
+        "unit": str(request.unit),
         "accuracy": curve.accuracy.get(curve.iterations),
         "metrics": curve.measured.get(curve.iterations),
         "epsilon": upper_epsilon(federation, noise, sigma, curve.iterations, request.delta),

@@ -39,7 +39,7 @@ class Curve:
         measured: Metrics on the test part by iteration, the headline first.
         iterations: How many were played.
         seconds: Time that the iterations took, evaluation left out.
-        draws: How many clients took part in each iteration, and with how many records.
+        draws: How many clients took part in each iteration, and with how many units.
     """
 
     measured: dict[int, Metrics] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Curve:
 
     @property
     def records(self) -> int:
-        """Records that were used, over all iterations."""
+        """Records or persons that were sampled, over all iterations."""
         return sum(records for _, records in self.draws)
 
 
@@ -137,7 +137,7 @@ def simulate(
         draw = simulator.step()
         curve.seconds += time.monotonic() - started
         curve.iterations += 1
-        curve.draws.append((draw.participants, len(draw.rows)))
+        curve.draws.append((draw.participants, len(draw.sampled)))
         if curve.iterations % evaluate_every == 0:
             curve.measured[curve.iterations] = _metrics(simulator, model, data)
         if time.monotonic() - saved_at > _SAVE_SECONDS:

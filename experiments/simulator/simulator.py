@@ -17,7 +17,7 @@ from torch import nn
 
 from coinflower.accounting import validation
 from coinflower.accounting.errors import UserError
-from coinflower.experiments.simulator.batch_sums import BatchSums
+from coinflower.experiments.simulator.batch_sums import Batch, BatchSums
 from coinflower.learning import (
     FixedPoint,
     Optimizer,
@@ -32,6 +32,7 @@ from coinflower.learning import (
     make_task,
     mean_gradient,
 )
+from coinflower.learning.data.persons import Units
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.terms import CLASSIFICATION
 from coinflower.server.checkpoint import Checkpoint
@@ -57,10 +58,10 @@ class Scenario:
     """What is simulated.
 
     Attributes:
-        sizes: Data-set size of every client; their rows lie one after the other.
+        sizes: Data-set size of every client, in units, which lie one after the other.
         p: Participation probability.
         q: Sampling rate.
-        clip_norm: Bound on each record's gradient.
+        clip_norm: Bound on each unit's gradient.
         noise_multiplier: Noise over clip norm.
         noise: Who adds it: a mode, or all data in one place.
         update: How the model steps.
@@ -92,7 +93,7 @@ class Scenario:
                 "the cap, or set a clip norm."
             )
         if self.sizes.ndim != 1 or len(self.sizes) == 0 or self.sizes.min() < 1:
-            raise UserError("sizes must name at least one client, each with at least one record.")
+            raise UserError("sizes must name at least one client, each with at least one unit.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +101,14 @@ class Draw:
     """The outcome of an iteration's coins and samples.
 
     Attributes:
-        rows: The sampled rows.
-        owners: Whose they are.
+        sampled: The sampled units, by their places, client after client.
+        owners: The client of each.
         participants: How many clients joined.
         available: How many were there.
-        available_size: How many rows these have.
+        available_size: How many units these have.
     """
 
-    rows: Rows
+    sampled: Rows
     owners: Rows
     participants: int
     available: int
@@ -123,8 +124,9 @@ class Simulator:
         model: The model; its weights are the state of the run.
         generator: Where coins and samples come from.
         randomness: Where noise comes from.
-        rows: Which records the clients hold, client after client; all in order by default. The
-            records themselves stay where they are.
+        rows: Which records the clients hold, client after client and unit after unit; all in order
+            by default. The records themselves stay where they are.
+        rows_per_person: How many of them each unit has, if these are persons; None for records.
         task: What is learned; classes, as many as the records have, by default.
         threads: How many compute at a time; the run does not depend on it.
     """
@@ -138,15 +140,21 @@ class Simulator:
         randomness: Randomness,
         *,
         rows: Rows | None = None,
+        rows_per_person: Rows | None = None,
         task: Task | None = None,
         threads: int = 1,
     ) -> None:
-        held = len(records) if rows is None else len(rows)
+        self._rows = np.arange(len(records)) if rows is None else rows
+        self._persons = None
+        held, what = len(self._rows), "records"
+        if rows_per_person is not None:
+            numbers = np.repeat(np.arange(len(rows_per_person)), rows_per_person)
+            self._persons = Units.numbered(numbers)
+            held, what = len(rows_per_person), "persons"
         if held != int(scenario.sizes.sum()):
             raise UserError(
-                f"There are {held} records, but clients have {int(scenario.sizes.sum())} in all."
+                f"There are {held} {what}, but clients have {int(scenario.sizes.sum())} in all."
             )
-        self._rows = rows
         classes = max(2, int(records.targets.max(initial=0)) + 1)
         self.task = task or make_task(CLASSIFICATION, {}, outputs=classes)
         self._scenario = scenario
@@ -180,11 +188,10 @@ class Simulator:
         """Play one iteration."""
         draw = self.draw()
         scenario = self._scenario
-        rows = draw.rows if self._rows is None else self._rows[draw.rows]
         load_parameters(self._model, self.optimizer.weights)
         std = self._noise_std(draw)
         noise = self._sums.drawn_meanwhile(self._randomness, len(self.optimizer.weights), std)
-        total = self._sums.sum(rows, draw.owners)
+        total = self._sums.sum(self._batch(draw))
         if std > 0:
             counted = FixedPoint.of(total, fine_cell(scenario.clip_norm))
             total = add_noise(counted, std, noise)
@@ -195,16 +202,27 @@ class Simulator:
         self.optimizer.step(gradient, self._played)
         return draw
 
+    def _batch(self, draw: Draw) -> Batch:
+        """Return the records of the sampled units."""
+        if self._persons is None:
+            return Batch(rows=self._rows[draw.sampled], owners=draw.owners)
+        sizes = self._persons.sizes[draw.sampled]
+        return Batch(
+            rows=self._rows[self._persons.rows_of(draw.sampled)],
+            owners=np.repeat(draw.owners, sizes),
+            persons=np.repeat(draw.sampled, sizes),
+        )
+
     def draw(self) -> Draw:
-        """Flip all coins and sample all rows of an iteration."""
+        """Flip all coins and sample all units of an iteration."""
         scenario = self._scenario
         clients = len(scenario.sizes)
         if scenario.noise == CENTRAL:
             total = int(self._ends[-1])
-            rows = self._some_of(total, scenario.p * scenario.q)
+            sampled = self._some_of(total, scenario.p * scenario.q)
             return Draw(
-                rows=rows,
-                owners=np.zeros_like(rows),
+                sampled=sampled,
+                owners=np.zeros_like(sampled),
                 participants=1,
                 available=clients,
                 available_size=total,
@@ -212,15 +230,14 @@ class Simulator:
         joined = self._some_of(clients, scenario.availability * scenario.p)
         sizes = scenario.sizes[joined]
         ends = np.cumsum(sizes)
-        # A Poisson sample of the participants' rows, laid one after the other.
+        # A Poisson sample of the participants' units, laid one after the other.
         positions = self._some_of(int(ends[-1]) if len(ends) else 0, scenario.q)
         owner = np.searchsorted(ends, positions, side="right")
         within = positions - (ends[owner] - sizes[owner])
         owners = joined[owner]
-        rows = self._ends[owners] - sizes[owner] + within
         available, size = self._available(joined)
         return Draw(
-            rows=rows,
+            sampled=self._ends[owners] - sizes[owner] + within,
             owners=owners,
             participants=len(joined),
             available=available,
@@ -228,7 +245,7 @@ class Simulator:
         )
 
     def _available(self, joined: Rows) -> tuple[int, int]:
-        """Return how many clients were there, and with how many records in total."""
+        """Return how many clients were there, and with how many units in total."""
         scenario = self._scenario
         clients = len(scenario.sizes)
         if scenario.availability == 1:

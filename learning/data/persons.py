@@ -20,16 +20,19 @@ class Units:
         of: The unit of each row.
         order: All rows, unit after unit.
         sizes: How many rows each unit has, at least one.
+        starts: Where in ``order`` they begin.
     """
 
     of: Rows
     order: Rows
     sizes: Rows
+    starts: Rows
 
     @classmethod
     def numbered(cls, of: Rows) -> Units:
         """Return the units whose number each row has; none is left out."""
-        return cls(of=of, order=np.argsort(of, kind="stable"), sizes=np.bincount(of))
+        sizes, order = np.bincount(of), np.argsort(of, kind="stable")
+        return cls(of=of, order=order, sizes=sizes, starts=np.cumsum(sizes) - sizes)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -41,9 +44,8 @@ class Units:
     def rows_of(self, units: Rows) -> Rows:
         """Return the rows of some units, unit after unit."""
         sizes = self.sizes[units]
-        starts = (np.cumsum(self.sizes) - self.sizes)[units]
-        places = np.arange(sizes.sum()) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
-        return np.asarray(self.order[places])
+        first = self.starts[units] - (np.cumsum(sizes) - sizes)
+        return np.asarray(self.order[np.arange(sizes.sum()) + np.repeat(first, sizes)])
 
 
 def units_of(records: Records, unit: Unit, name: str) -> Units:

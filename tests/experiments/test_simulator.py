@@ -81,8 +81,8 @@ def test_without_sampling_and_noise_it_is_gradient_descent(digits):
 
 def step_of_real_clients(run, draw, model, cap_norm):
     """Return the sum behind a step: every client clips its own rows and caps its own sum."""
-    rows = torch.from_numpy(run._sums._records.inputs[draw.rows]).unsqueeze(1)
-    targets = torch.from_numpy(run._sums._records.targets[draw.rows])
+    rows = torch.from_numpy(run._sums._records.inputs[draw.sampled]).unsqueeze(1)
+    targets = torch.from_numpy(run._sums._records.targets[draw.sampled])
     total = np.zeros_like(run.optimizer.weights)
     for owner in set(draw.owners.tolist()):
         mine = torch.from_numpy(draw.owners == owner)
@@ -155,7 +155,7 @@ def test_rows_are_said_to_belong_to_those_who_hold_them(digits):
     holder = np.repeat(np.arange(5), sizes)
     for _ in range(200):
         draw = run.draw()
-        assert (holder[draw.rows] == draw.owners).all()
+        assert (holder[draw.sampled] == draw.owners).all()
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_participants_and_batches_have_the_right_rates(digits):
     run = simulator(digits)
     draws = [run.draw() for _ in range(3000)]
     joined = sum(draw.participants for draw in draws)
-    sampled = sum(len(draw.rows) for draw in draws)
+    sampled = sum(len(draw.sampled) for draw in draws)
     flips = 3000 * 100
     assert stats.binomtest(joined, flips, 0.3).pvalue > 1e-6
     assert stats.binomtest(joined, flips, 0.33).pvalue < 1e-6
@@ -190,7 +190,7 @@ def test_rows_belong_to_participants_and_every_row_is_as_likely(digits):
     run = simulator(digits, sizes=sizes, p=0.5)
     counts = np.zeros(100)
     for _ in range(20_000):
-        rows = run.draw().rows
+        rows = run.draw().sampled
         assert len(set(rows.tolist())) == len(rows)
         counts[rows] += 1
     # Rows of one client share its coin, so compare means over many iterations: 6 sigma.

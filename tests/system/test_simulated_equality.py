@@ -79,7 +79,7 @@ class Played:
             owners = [np.full(len(mine), i) for i, mine in zip(joined, rows, strict=True)]
             self.draws.append(
                 Draw(
-                    rows=np.concatenate([np.empty(0, np.int64), *rows]),
+                    sampled=np.concatenate([np.empty(0, np.int64), *rows]),
                     owners=np.concatenate([np.empty(0, np.int64), *owners]),
                     participants=len(joined),
                     available=len(policies),
@@ -185,11 +185,11 @@ def test_noise_of_another_model_is_caught(played):
 
 def test_a_single_sample_more_is_caught(played):
     first = played.draws[0]
-    other = np.setdiff1d(np.arange(played.sizes.sum()), first.rows)[:1]
+    other = np.setdiff1d(np.arange(played.sizes.sum()), first.sampled)[:1]
     owner = np.searchsorted(np.cumsum(played.sizes), other, side="right")
     more = replace(
         first,
-        rows=np.concatenate([first.rows, other]),
+        sampled=np.concatenate([first.sampled, other]),
         owners=np.concatenate([first.owners, owner]),
     )
     assert played.distance(draws=[more, *played.draws[1:]]) > 10 * TOLERANCE
