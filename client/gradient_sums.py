@@ -21,6 +21,7 @@ from coinflower.learning import (
     load_parameters,
 )
 from coinflower.learning.data.persons import units_of
+from coinflower.protocol.foreign import printable
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.unit import Unit
 
@@ -28,6 +29,7 @@ Vector = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 
 logger = logging.getLogger("coinflower.client")
+_MOST_CHARACTERS = 200
 
 
 class GradientSums:
@@ -113,8 +115,11 @@ class GradientSums:
         """
         try:
             return self._sum_over(terms, model, units)
-        except Exception:
+        except Exception as error:
             if len(units) < 2:
+                rows = ", ".join(map(str, self._units.rows_of(units)))
+                said = printable(" ".join(str(error).split()), _MOST_CHARACTERS)
+                logger.error("Of the records in use, counted from 0, %s is zero: %s", rows, said)
                 return np.zeros(count_parameters(model), np.float32)
         middle = len(units) // 2
         first = self._sound_sum(terms, model, units[:middle])

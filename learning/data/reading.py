@@ -207,9 +207,12 @@ def _fault_of_numbers(targets: NDArray[Any]) -> Fault:
 def _faults_of_classes(
     labels: NDArray[Any], targets: NDArray[Any], classes: int | None
 ) -> list[Fault]:
+    def why_not_whole(row: int) -> str:
+        return f"its label is {'NaN, ' if labels[row] != labels[row] else ''}not an integer"
+
     with np.errstate(invalid="ignore"):
         faults = [
-            Fault(rows=targets != labels, why=lambda _: "its label is not an integer"),
+            Fault(rows=targets != labels, why=why_not_whole),
             Fault(rows=targets < 0, why=lambda _: "its label is negative"),
         ]
     if classes is not None:

@@ -41,21 +41,22 @@ def load_table(path: Path, schema: Schema) -> Dataset:
             or of a type that cannot be read, or most rows cannot be used.
     """
     table, torn = _read_columns(path, schema)
+    count = len(table) + len(torn)
+    if count == 0:
+        raise UserError(f"{path} has no rows")
     # Places of the rows in the file: those that are torn are not in the table.
-    places = np.delete(np.arange(len(table) + len(torn)), list(torn))
+    places = np.delete(np.arange(count), list(torn))
     encoder = Encoder(schema=schema, table=table)
     try:
         inputs, targets, persons = encoder.inputs(), encoder.targets(), encoder.persons()
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    if len(places) == 0:
-        raise UserError(f"{path} has no rows")
-    faults = [_moved(fault, places, len(table) + len(torn)) for fault in encoder.faults]
+    faults = [_moved(fault, places, count) for fault in encoder.faults]
     if torn:
-        rows = np.zeros(len(table) + len(torn), dtype=bool)
+        rows = np.zeros(count, dtype=bool)
         rows[list(torn)] = True
         faults.insert(0, Fault(rows=rows, why=lambda row: f"it has {torn[row]}"))
-    kept, reading = sort_out(str(path), len(table) + len(torn), faults, noun="row", first=1)
+    kept, reading = sort_out(str(path), count, faults, noun="row", first=1)
     records = Records(
         inputs=inputs,
         targets=targets,

@@ -26,7 +26,7 @@ def changed(row, value):
         (changed(2, -1e-3), LABELS, "values outside of 0..1"),
         (changed(2, 255.0), LABELS, "values outside of 0..1"),
         (GOOD, np.where(np.arange(6) == 2, -1, LABELS), "label is negative"),
-        (GOOD, np.where(np.arange(6) == 2, np.nan, LABELS), "label is not an integer"),
+        (GOOD, np.where(np.arange(6) == 2, np.nan, LABELS), "label is NaN, not an integer"),
         (GOOD, np.where(np.arange(6) == 2, 0.5, LABELS), "label is not an integer"),
         (GOOD, np.where(np.arange(6) == 2, np.inf, LABELS), "label is not an integer"),
         (GOOD, np.where(np.arange(6) == 2, 1e300, LABELS), "label is not an integer"),
