@@ -71,7 +71,7 @@ def _ratios(samples: int, repetitions: int) -> list[dict[str, Any]]:
         "clipped_gradient_sum": lambda: clipped_gradient_sum(model, inputs, targets, CLIP_NORM),
         "ordinary backward": _ordinary(model, inputs, targets),
         "Opacus hooks": _opacus_hooks(model, inputs, targets),
-        "Opacus ghost clipping": _opacus_ghost(model, inputs, targets),
+        "Opacus ghost clipping": opacus_ghost(model, inputs, targets),
     }
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
@@ -131,9 +131,10 @@ def _opacus_hooks(
     return clip_and_sum
 
 
-def _opacus_ghost(
+def opacus_ghost(
     model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor
 ) -> Callable[[], torch.Tensor]:
+    """Return what clips and sums as Opacus does with ghost clipping."""
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
     from opacus.optimizers import DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping

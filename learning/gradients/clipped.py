@@ -4,11 +4,10 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from coinflower.accounting.errors import UserError
@@ -23,6 +22,7 @@ from coinflower.learning.gradients.clipping import (
     slices_of_whole_groups,
 )
 from coinflower.learning.gradients.gradsample import PerRecordModel
+from coinflower.learning.gradients.memory import GradientSource, records_at_once
 from coinflower.learning.gradients.per_record import (
     Inputs,
     Loss,
@@ -33,10 +33,6 @@ from coinflower.learning.gradients.per_record import (
     square_norms_of,
     trainable_parameters,
 )
-from coinflower.learning.gradients.units import UnitGradients
-
-_CHUNK_NUMBERS = 1 << 24  # float32 numbers a chunk may need at a time: 64 MiB
-_NUMBERS_PER_INPUT = 32  # intermediate numbers per input number, generous for small images
 
 
 def clipped_gradient_sum(
@@ -55,10 +51,11 @@ def clipped_gradient_sum(
     If records belong to persons, i is a person and g_i the mean of its records' gradients, which
     are not clipped themselves.
 
-    Models whose learned parameters all belong to Conv2d and Linear layers, each called once, take a
-    single backward pass (`coinflower.learning.gradients.bookkeeping`); any other model goes through
-    Opacus' GradSampleModule on a copy. Both give the same sum to rounding. The model runs in its
-    current mode (train or eval) and is left as it was: no hooks, no ``.grad``.
+    Models whose learned parameters all belong to Linear layers, convolutions, Embeddings, LayerNorm
+    and GroupNorm take a single backward pass (`coinflower.learning.gradients.bookkeeping`); any
+    other model goes through Opacus' GradSampleModule on a copy. Both give the same sum to rounding.
+    The model runs in its current mode (train or eval) and is left as it was: no hooks, no
+    ``.grad``.
 
     One record moves the result by at most C, whatever it holds: a record whose gradient norm is
     NaN, infinite or beyond what single precision can scale down contributes exactly zero. So does
@@ -77,8 +74,9 @@ def clipped_gradient_sum(
             groups are different persons.
         groups: Records that belong to one client, say; then each group's sum of clipped gradients
             is clipped, too, before all of them are added up.
-        chunk_size: Records processed at a time; by default as many as about 100 MB allow. It bounds
-            memory for any n and does not change the result beyond rounding.
+        chunk_size: Records processed at a time; by default as many as about 100 MB allow, or what
+            a few models take. It bounds memory for any n and does not change the result beyond
+            rounding.
 
     Returns:
         One flat float32 vector in the order of ``model.parameters()``, without frozen parameters.
@@ -88,8 +86,7 @@ def clipped_gradient_sum(
     """
     check_clip_norm(clip_norm)
     refuse_mixing_layers(model)
-    parameters = trainable_parameters(model)
-    if not parameters:
+    if not trainable_parameters(model):
         raise UserError("the model has no trainable parameter: set requires_grad on some of them")
     arrays = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
     for array in arrays:
@@ -111,16 +108,15 @@ def clipped_gradient_sum(
         clip_norm=clip_norm,
         persons=persons,
         groups=groups,
-        chunk_size=chunk_size,
     ).in_order
     layers = bookable_layers(model)
     with denormals_flushed():
         if layers is not None:
             try:
-                return _sum(BookKeeper(model, layers, loss), parameters, batch)
+                return _sum_in_chunks(model, BookKeeper(model, layers, loss), batch, chunk_size)
             except CannotKeepBooks:
                 pass
-        return _sum(PerRecordModel(model, loss), parameters, batch)
+        return _sum_in_chunks(model, PerRecordModel(model, loss), batch, chunk_size)
 
 
 def refuse_mixing_layers(model: nn.Module) -> None:
@@ -130,20 +126,27 @@ def refuse_mixing_layers(model: nn.Module) -> None:
         ValueError: Naming the first such layer.
     """
     for name, module in model.named_modules():
-        tracks = isinstance(module, _InstanceNorm) and module.track_running_stats
-        if isinstance(module, _BatchNorm) or tracks:
+        instead = _instead_of_mixing(module)
+        if instead is not None:
             raise UserError(
                 f"layer {name!r} ({type(module).__name__}) mixes the records of a batch, so "
-                "clipping cannot bound what one record does: use GroupNorm or LayerNorm instead"
+                f"clipping cannot bound what one record does: {instead}"
             )
 
 
-class _GradientSource(Protocol):
-    """Computes gradients of the records of a chunk."""
-
-    held: int
-
-    def gradients(self, inputs: Inputs, targets: torch.Tensor) -> list[UnitGradients]: ...
+def _instead_of_mixing(module: nn.Module) -> str | None:
+    """Return what to do about a layer if it mixes records."""
+    if isinstance(module, _NormBase):
+        tracks = not isinstance(module, _InstanceNorm) or module.track_running_stats
+        # With running averages, in eval mode, it is a constant scale and shift.
+        is_constant = not module.training and module.running_mean is not None
+        if tracks and (not is_constant or trainable_parameters(module)):
+            return "use GroupNorm or LayerNorm instead, or freeze it and call eval() on it"
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
+        module.max_norm is not None or module.scale_grad_by_freq
+    ):
+        return "leave out max_norm and scale_grad_by_freq"
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -155,7 +158,7 @@ class _Batch:
     clip_norm: float
     persons: torch.Tensor | None
     groups: Groups | None
-    chunk_size: int | None
+    chunk_size: int = 1
 
     def __getitem__(self, rows: slice | torch.Tensor) -> "_Batch":
         persons, groups = self.persons, self.groups
@@ -182,16 +185,13 @@ class _Batch:
         _, persons = torch.unique_consecutive(both, return_inverse=True, dim=1)
         return replace(ordered, persons=persons)
 
-    def parts(self, held: int) -> Iterator[tuple["_Batch", bool]]:
+    def parts(self) -> Iterator[tuple["_Batch", bool]]:
         """Yield chunks of whole groups or persons, and those that are too large for a chunk.
-
-        Args:
-            held: The numbers that are held per record besides activations.
 
         Yields:
             A part, and whether it is a single group or person that is too large.
         """
-        most = self._most(held)
+        most = self.chunk_size
         together = self.persons if self.groups is None else self.groups.of
         if together is None:
             count = math.ceil(len(self.targets) / most)
@@ -201,13 +201,6 @@ class _Batch:
         _, sizes = torch.unique_consecutive(together, return_counts=True)
         for rows in slices_of_whole_groups(sizes.cpu().numpy(), most):
             yield self[rows], rows.stop - rows.start > most
-
-    def _most(self, held: int) -> int:
-        if self.chunk_size is not None:
-            return self.chunk_size
-        numbers = sum(array.shape[1:].numel() for array in self.inputs)
-        per_record = held + _NUMBERS_PER_INPUT * numbers
-        return max(1, _CHUNK_NUMBERS // per_record)
 
 
 class _Total:
@@ -231,10 +224,18 @@ class _Total:
             self.flat += whole * factor.to(whole.dtype)
 
 
-def _sum(source: _GradientSource, parameters: list[nn.Parameter], batch: _Batch) -> torch.Tensor:
+def _sum_in_chunks(
+    model: nn.Module, source: GradientSource, batch: _Batch, chunk_size: int | None
+) -> torch.Tensor:
+    if chunk_size is None and len(batch.targets) > 1:
+        chunk_size = records_at_once(model, source, batch.inputs, batch.targets)
+    return _sum(source, trainable_parameters(model), replace(batch, chunk_size=chunk_size or 1))
+
+
+def _sum(source: GradientSource, parameters: list[nn.Parameter], batch: _Batch) -> torch.Tensor:
     """Return the sum over a batch, every unit and every group clipped."""
     total = _Total(parameters)
-    for part, is_too_large in batch.parts(source.held):
+    for part, is_too_large in batch.parts():
         if not is_too_large:
             gradients = source.gradients(part.inputs, part.targets)
             total.add(clipped_sums(gradients, part.clip_norm, part.persons, part.groups))
@@ -246,10 +247,10 @@ def _sum(source: _GradientSource, parameters: list[nn.Parameter], batch: _Batch)
     return total.flat
 
 
-def _mean(source: _GradientSource, parameters: list[nn.Parameter], person: _Batch) -> torch.Tensor:
+def _mean(source: GradientSource, parameters: list[nn.Parameter], person: _Batch) -> torch.Tensor:
     """Return the mean of one person's gradients, with NaN in it if a record has no gradient."""
     total = _Total(parameters)
-    for part, _ in replace(person, persons=None).parts(source.held):
+    for part, _ in replace(person, persons=None).parts():
         gradients = source.gradients(part.inputs, part.targets)
         total.add(shares_of_mean(gradients, len(person.targets)))
     return total.flat

@@ -8,13 +8,8 @@ import numpy.typing as npt
 import torch
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.per_record import clip_factors
+from coinflower.learning.gradients.per_record import LEAST_LEFT, clip_factors
 from coinflower.learning.gradients.units import UnitGradients
-
-# Gradients of a person's records may cancel; then the sum of products in single precision leaves
-# rounding that the norm does not show. Counting the norm as at least this share of their own
-# length keeps that below a hundred-thousandth of the bound.
-_LEAST_LEFT = 1 / 64
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,7 +131,7 @@ def _means(
         shares, person = shares[rows], (sound.cumsum(0) - 1)[person[rows]]
         lengths, first = lengths[sound], first[sound]
     means = [one.grouped(shares, person, len(lengths)) for one in gradients]
-    return means, first, _LEAST_LEFT * lengths
+    return means, first, LEAST_LEFT * lengths
 
 
 def _clipped(

@@ -2,13 +2,30 @@
 
 import copy
 import warnings
+from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.per_record import Inputs, Loss, summed, trainable_parameters
+from coinflower.learning.gradients.per_record import (
+    NOBODY,
+    Inputs,
+    Loss,
+    summed,
+    trainable_parameters,
+)
 from coinflower.learning.gradients.units import Rows, UnitGradients
+
+_REPLACEMENTS: dict[type[nn.Module], str] = {
+    nn.RNN: "DPRNN",
+    nn.GRU: "DPGRU",
+    nn.LSTM: "DPLSTM",
+    nn.RNNCell: "DPRNNCell",
+    nn.GRUCell: "DPGRUCell",
+    nn.LSTMCell: "DPLSTMCell",
+    nn.MultiheadAttention: "DPMultiheadAttention",
+}
 
 
 def refuse_unsupported(model: nn.Module) -> None:
@@ -20,6 +37,15 @@ def refuse_unsupported(model: nn.Module) -> None:
     from opacus.validators import ModuleValidator
 
     for name, module in model.named_modules():
+        if not trainable_parameters(module):
+            continue  # whatever it computes, it is constant
+        use = _REPLACEMENTS.get(type(module))
+        if use is not None:
+            home = "opacus.layers.dp_rnn" if use.endswith("Cell") else "opacus.layers"
+            raise UserError(
+                f"layer {name!r} ({type(module).__name__}) has no gradient of a single record: "
+                f"replace it with {use} (from {home} import {use})"
+            )
         validator = ModuleValidator.VALIDATORS.get(type(module))
         errors = validator(module) if validator is not None else []
         if errors:
@@ -30,7 +56,7 @@ def refuse_unsupported(model: nn.Module) -> None:
         if getattr(module, "padding_mode", "zeros") != "zeros":
             raise UserError(
                 f"padding_mode = {module.padding_mode!r} of layer {name!r} must be 'zeros' in a "
-                "model with layers other than Conv2d and Linear: pad with a separate nn.Module"
+                "model with layers that need Opacus: pad with a separate nn.Module"
             )
 
 
@@ -48,6 +74,9 @@ class PerRecordModel:
         refuse_unsupported(model)
         self._loss = loss
         twin = copy.deepcopy(model)
+        for module in twin.modules():
+            if getattr(module, "inplace", False):
+                vars(module)["inplace"] = False  # Opacus' hooks do not allow it
         for name, module in twin.named_modules():
             if module.training or not trainable_parameters(module, recurse=False):
                 continue
@@ -66,14 +95,19 @@ class PerRecordModel:
             ) from error
         self._parameters = trainable_parameters(self._model)
         self._originals = trainable_parameters(model)
-        self.held = sum(parameter.numel() for parameter in self._originals)
-        """Numbers that are held per record besides activations."""
 
-    def gradients(self, inputs: Inputs, targets: torch.Tensor) -> list[UnitGradients]:
-        """Return the gradients of one chunk of records."""
+    def gradients(
+        self,
+        inputs: Inputs,
+        targets: torch.Tensor,
+        *,
+        watching: AbstractContextManager[None] = NOBODY,
+    ) -> list[UnitGradients]:
+        """Return the gradients of one chunk of records; the forward pass runs in the context."""
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            loss = summed(self._loss, self._model(*inputs), targets)
+            with watching:
+                loss = summed(self._loss, self._model(*inputs), targets)
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
         return [

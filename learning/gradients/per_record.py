@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -16,8 +16,16 @@ Inputs = tuple[torch.Tensor, ...]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Takes what a model returned and the targets, records first, and returns one loss per record."""
 
+NOBODY: AbstractContextManager[None] = nullcontext()
+"""Watches nothing."""
 SMALLEST_CLIP_NORM = 1e-12
 LARGEST_ACTIVATION = 1e20
+LEAST_LEFT = 1 / 64
+"""What a sum of gradients counts as at least, over the lengths of its parts.
+
+These may cancel; then the sum of products in single precision leaves rounding that the norm does
+not show. So counted, that stays below a hundred-thousandth of the bound.
+"""
 _DENORMAL = 1e-40
 _NUMBERS_AT_ONCE = 1 << 18
 _SMALLEST_FACTOR = 1e-30  # below it come single precision's denormals, whose rounding is coarse

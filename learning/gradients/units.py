@@ -1,7 +1,7 @@
 """Gradients of many units, a record or a group of records each: their norms and weighted sums.
 
-A unit's gradient need not exist as numbers: of a Linear layer on plain rows the two factors of the
-outer product suffice, for groups of records as well.
+A unit's gradient need not exist as numbers: of a Linear layer or a convolution the factors of its
+outer products suffice, one for each position and record; of an Embedding, the words that occur.
 """
 
 from collections.abc import Iterator
@@ -11,9 +11,16 @@ from typing import Protocol, Self
 import torch
 from torch import nn
 
-from coinflower.learning.gradients.per_record import LARGEST_ACTIVATION, square_norms_of
+from coinflower.learning.gradients.per_record import (
+    LARGEST_ACTIVATION,
+    LEAST_LEFT,
+    square_norms_of,
+)
 
+MatrixLayer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Weighted = Iterator[tuple[torch.Tensor, torch.Tensor]]
+
+_ROWS_AT_ONCE = 512  # of those that are copied to double precision
 
 
 class UnitGradients(Protocol):
@@ -73,34 +80,50 @@ class Rows:
     def weighted_sum(self, factors: torch.Tensor) -> Weighted:
         """Yield the parameter with its sum."""
         summed = factors.to(self.rows.dtype) @ self.rows
-        if self.channels_last:
-            out, channels, height, width = self.parameter.shape
-            summed = summed.view(out, height, width, channels).permute(0, 3, 1, 2)
-        yield self.parameter, summed
+        yield self.parameter, _as(self.parameter, summed) if self.channels_last else summed
+
+
+def _as(weight: torch.Tensor, channels_last: torch.Tensor) -> torch.Tensor:
+    """Return what was computed with channels last in the order of a convolution's weight."""
+    out, channels, *kernel = weight.shape
+    return channels_last.view(out, *kernel, channels).movedim(-1, 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OuterProducts:
-    """Gradients of a Linear layer on plain rows: each is the outer product of two vectors.
+    """Gradients of a layer with a matrix: each is the outer product of two vectors, or several.
 
     Attributes:
         layer: The layer.
-        activations: What went into it, a row for each record.
+        activations: What was multiplied by the matrix, a row for each position of each record.
         output_gradients: The loss's gradients of what came out.
+        positions: Number of positions; the rows of a record lie one after the other.
         group: The unit of each record, ascending; None if each is a unit of its own.
         count: Number of units, if they are groups.
     """
 
-    layer: nn.Linear
+    layer: MatrixLayer
     activations: torch.Tensor
     output_gradients: torch.Tensor
+    positions: int = 1
     group: torch.Tensor | None = None
     count: int = 0
 
     def square_norms(self) -> torch.Tensor:
         """Squared norms, in double precision because a product of small factors underflows."""
         if self.group is not None:
-            return self._square_norms_of_groups(self.group)
+            return self._square_norms_of_groups(self._by_row(self.group))
+        squares = self._square_norms_of_rows()
+        if self.positions == 1:
+            return squares
+        rows = torch.arange(len(squares), device=squares.device).view(-1, self.positions)
+        # Products may cancel, and their sum in single precision leaves rounding all the same.
+        least = LEAST_LEFT * squares.sqrt().view(-1, self.positions).sum(1)
+        parts = torch.split(rows, max(1, _ROWS_AT_ONCE // self.positions))
+        exact = torch.cat([self._square_norms_of_sums(part) for part in parts])
+        return torch.maximum(exact, least.square())
+
+    def _square_norms_of_rows(self) -> torch.Tensor:
         norms = torch.linalg.vector_norm(self.output_gradients, dim=1, dtype=torch.float64)
         total = torch.zeros_like(norms)
         if self.layer.weight.requires_grad:
@@ -108,7 +131,7 @@ class OuterProducts:
             total += (norms * inner).square()
             # An input this large would magnify the rounding of the gradient it multiplies.
             total.masked_fill_(inner > LARGEST_ACTIVATION, torch.inf)
-        if learns_bias(self.layer):
+        if learned_bias(self.layer) is not None:
             total += norms.square()
         return total
 
@@ -126,7 +149,7 @@ class OuterProducts:
         """Return the squared norms of sums over as many records each, groups x records."""
         inputs, outputs = self.activations[rows].double(), self.output_gradients[rows].double()
         total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-        if learns_bias(self.layer):
+        if learned_bias(self.layer) is not None:
             total += outputs.sum(1).square().sum(1)
         if self.layer.weight.requires_grad:
             width, height = inputs.shape[2], outputs.shape[2]
@@ -139,12 +162,13 @@ class OuterProducts:
 
     def select(self, keep: torch.Tensor) -> "OuterProducts":
         """Return the gradients of some of the units."""
-        rows = keep if self.group is None else keep[self.group]
+        records = keep if self.group is None else keep[self.group]
+        rows = self._by_row(records)
         return replace(
             self,
             activations=self.activations[rows],
             output_gradients=self.output_gradients[rows],
-            group=None if self.group is None else (keep.cumsum(0) - 1)[self.group[rows]],
+            group=None if self.group is None else (keep.cumsum(0) - 1)[self.group[records]],
             count=int(keep.sum()),
         )
 
@@ -160,16 +184,24 @@ class OuterProducts:
     def weighted_sum(self, factors: torch.Tensor) -> Weighted:
         """Yield weight and bias with their sums."""
         weighted = self._weighted(factors)
-        if self.layer.weight.requires_grad:
-            yield self.layer.weight, weighted.t() @ self.activations
-        if learns_bias(self.layer):
-            yield self.layer.bias, weighted.sum(0)
+        weight = self.layer.weight
+        if weight.requires_grad:
+            summed = weighted.t() @ self.activations
+            yield weight, summed if weight.dim() == 2 else _as(weight, summed)
+        bias = learned_bias(self.layer)
+        if bias is not None:
+            yield bias, weighted.sum(0)
 
     def _weighted(self, factors: torch.Tensor) -> torch.Tensor:
         of_records = factors if self.group is None else factors[self.group]
-        return self.output_gradients * of_records.to(self.output_gradients.dtype)[:, None]
+        of_rows = self._by_row(of_records.to(self.output_gradients.dtype))
+        return self.output_gradients * of_rows[:, None]
+
+    def _by_row(self, by_record: torch.Tensor) -> torch.Tensor:
+        return by_record if self.positions == 1 else by_record.repeat_interleave(self.positions)
 
 
-def learns_bias(layer: nn.Conv2d | nn.Linear) -> bool:
-    """Whether a layer has a bias that is not frozen."""
-    return layer.bias is not None and layer.bias.requires_grad
+def learned_bias(layer: MatrixLayer | nn.LayerNorm | nn.GroupNorm) -> torch.Tensor | None:
+    """Return a layer's bias if it has one that is not frozen."""
+    bias: torch.Tensor | None = layer.bias
+    return bias if bias is not None and bias.requires_grad else None

@@ -123,7 +123,7 @@ class Positions(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return rows that know where each of their vectors stands."""
-        here = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape[:2])
+        here = torch.arange(rows.shape[1], device=rows.device).repeat(len(rows), 1)
         placed: torch.Tensor = rows + self.vectors(here)
         return placed
 

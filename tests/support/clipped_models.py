@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleModule
+from opacus.layers import DPLSTM, DPMultiheadAttention
 from torch import nn
 from torch.nn import functional
+
+from coinflower.learning import build_model
+from coinflower.learning.vision import torchvision_models
 
 IMAGE = (4, 9, 9)
 
@@ -108,6 +112,74 @@ def normalised() -> nn.Module:
     )
 
 
+def frozen_norm() -> nn.Module:
+    """BatchNorm that is a constant scale and shift, as in a pretrained part."""
+    norm = nn.BatchNorm2d(6).requires_grad_(False).eval()
+    norm.running_mean = torch.randn(6)
+    return nn.Sequential(
+        nn.Conv2d(4, 6, 3), norm, nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(6 * 49, 3)
+    )
+
+
+class Reshaped(nn.Module):
+    """Takes the images as rows of another shape.
+
+    Args:
+        shape: Of a row.
+        layers: What it goes through; the mean over all but records answers, or its first numbers.
+    """
+
+    def __init__(self, shape: tuple[int, ...], *layers: nn.Module, words: int = 0) -> None:
+        super().__init__()
+        self.shape = shape
+        self.words = words
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.reshape(len(x), *self.shape)
+        if self.words:
+            x = x.nan_to_num(0, 0, 0).mul(10).long().remainder(self.words)
+        for layer in self.layers:
+            x = layer(x)
+            x = x[0] if isinstance(x, tuple) else x
+        return x.flatten(1)[:, :3] if x.dim() == 2 else x.mean(tuple(range(1, x.dim() - 1)))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = DPMultiheadAttention(6, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return out
+
+
+class Twice(nn.Module):
+    """Calls a layer on rows of two lengths and adds up.
+
+    Args:
+        layer: The layer.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.layer(x), self.layer(x[:, :, 2:])], dim=2).mT
+
+
+def residual() -> nn.Module:
+    blocks = torchvision_models().resnet
+    return nn.Sequential(
+        blocks.BasicBlock(4, 4, norm_layer=lambda channels: nn.GroupNorm(2, channels)),
+        nn.AvgPool2d(9),
+        nn.Flatten(),
+        nn.Linear(4, 3),
+    )
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "convolution": lambda: conv_model(kernel_size=3),
     "rectangular": lambda: conv_model(kernel_size=(3, 2), stride=(1, 2), padding=(0, 1)),
@@ -128,7 +200,42 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "frozen": frozen_weight,
     "in place": in_place,
     "group norm": normalised,
+    "frozen norm": frozen_norm,
+    "residual": residual,
+    "one dimension": lambda: Reshaped(
+        (4, 81), nn.Conv1d(4, 6, 5, stride=3, padding=2), nn.Flatten(), nn.Linear(6 * 27, 3)
+    ),
+    "three dimensions": lambda: Reshaped(
+        (2, 2, 9, 9),
+        nn.Conv3d(2, 5, (2, 3, 3), dilation=(1, 1, 2)),
+        nn.Flatten(),
+        nn.Linear(175, 3),
+    ),
+    "grouped twice": lambda: Reshaped(
+        (4, 81), Twice(nn.Conv1d(4, 6, 5, groups=2)), nn.Tanh(), nn.Linear(6, 3)
+    ),
+    "few positions": lambda: Reshaped((4, 81), nn.Linear(81, 50), nn.Tanh(), nn.Linear(50, 3)),
+    "few pixels": lambda: conv_model(kernel_size=7),
+    "many ranks": lambda: Reshaped((2, 2, 9, 9), nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 3)),
+    "layer norm": lambda: Reshaped(
+        (36, 9), nn.Linear(9, 8), nn.LayerNorm(8), nn.Tanh(), nn.LayerNorm((36, 8)), nn.Linear(8, 3)
+    ),
+    "words": lambda: Reshaped(
+        (324,), nn.Embedding(11, 6, padding_idx=3), nn.Tanh(), nn.Linear(6, 3), words=11
+    ),
+    "gru": lambda: Reshaped((36, 9), *sequence_model("gru", width=8, depth=2)),
+    "transformer": lambda: Reshaped((36, 9), *sequence_model("transformer", width=8)),
+    "recurrent": lambda: Reshaped(
+        (36, 9), DPLSTM(9, 6, batch_first=True), nn.Tanh(), nn.Linear(6, 3)
+    ),
+    "attention": lambda: Reshaped((54, 6), Attention(), nn.Tanh(), nn.Linear(6, 3)),
+    "own activation": lambda: Reshaped((36, 9), nn.Linear(9, 7), nn.PReLU(36), nn.Linear(7, 3)),
 }
+
+
+def sequence_model(name: str, **options: Any) -> Iterator[nn.Module]:
+    model = build_model(name, classes=3, row_shape=(36, 9), options={**options})
+    yield from model.children()
 
 
 def sample_gradients(
@@ -163,7 +270,9 @@ def loop_sum(
 
 
 def _clipped_total(rows: torch.Tensor, clip_norm: float) -> torch.Tensor:
-    total: torch.Tensor = (rows * (clip_norm / rows.norm(dim=1)).clamp(max=1)[:, None]).sum(0)
+    total: torch.Tensor = (
+        rows * (clip_norm / rows.double().norm(dim=1)).clamp(max=1)[:, None].float()
+    ).sum(0)
     return total
 
 
