@@ -26,7 +26,7 @@ lint: install
 test: lint
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-# What some tests are skipped without: Chromium, nginx and docker compose, from Debian; needs root.
+# What some tests are skipped without: Chromium, nginx, kubectl, docker compose, from Debian; needs root.
 test-tools: install
 	$(BIN)/python -m tests.support.tools
 

@@ -16,6 +16,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = {
     "deploy/README.md": "deployment.md",
+    "deploy/kubernetes/README.md": "kubernetes.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",

@@ -35,7 +35,12 @@ _LONGEST = (
 _LONG = ("system", "browser", "wire", "fuzz")
 _REQUIRED = frozenset(re.findall(r"\w+", os.environ.get("COINFLOWER_REQUIRE", "")))
 # Whoever asks for one of these fixtures bears the marker.
-_MARKERS = {"chromium": "browser", "docker_compose": "docker_compose", "nginx": "nginx"}
+_MARKERS = {
+    "chromium": "browser",
+    "docker_compose": "docker_compose",
+    "kubectl": "kubectl",
+    "nginx": "nginx",
+}
 
 # Ledgers write through to the disk, for which tests would wait most of the time. No test takes the
 # power away, so memory does as well; what passed leaves nothing there (pyproject.toml).
@@ -114,6 +119,12 @@ def pytest_terminal_summary(
 def nginx() -> None:
     """Have nginx."""
     require_programs("nginx")
+
+
+@pytest.fixture(scope="session")
+def kubectl() -> None:
+    """Have kubectl, which renders manifests without any cluster."""
+    require_programs("kubectl")
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,12 @@ from tests.support.documents import blocks as guide_blocks
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "deploy" / "README.md"
 PAGES = sorted(
-    [GUIDE, ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    [
+        *(ROOT / "deploy").rglob("*.md"),
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").rglob("*.md"),
+    ]
 )
 PACKAGES = (
     "accounting",
@@ -52,7 +57,7 @@ FILES = {
 }
 NOT_RUN = {"long", "machines", "stays"}
 # What documents may tell people to type besides our own program.
-OTHERS = {"apt", "docker", "ip6tables", "iptables", "make", "pip", "python", "systemctl"}
+OTHERS = {"apt", "docker", "ip6tables", "iptables", "kubectl", "make", "pip", "python", "systemctl"}
 NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e-?\d+)?")
 FENCE = re.compile(r"^ *```(\w*) *([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 

@@ -17,6 +17,7 @@ from tests.support.debian import install_programs
 from tests.support.engine import CACHE, install_plugins
 
 PACKAGES = {
+    "kubectl": {"kubectl": "kubernetes-client"},
     "browser": {"chromium": "chromium", "chromedriver": "chromium-driver"},
     "nginx": {"nginx": "nginx-light"},
 }
