@@ -19,6 +19,8 @@ from coinflower.learning.tasks.independence import refuse_mixing_loss
 from coinflower.learning.tasks.task import Task
 from coinflower.protocol.terms import usual_model
 
+_TRIED = 32
+
 
 def usual_model_for(records: Records) -> str:
     """Return the model of whoever does not choose one."""
@@ -34,7 +36,7 @@ def shape_for(name: str, records: Records) -> tuple[int, ...] | None:
 def model_for(
     name: str, data: Dataset, task: Task, *, options: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """Return a model for a task on a data set, tried on a blank row.
+    """Return a model for a task on a public data set, tried on a blank row and on some others.
 
     Raises:
         UserError: If there is no such model, or it cannot take these rows or learn the task.
@@ -44,6 +46,8 @@ def model_for(
     described = " with ".join(map(_described, data.train.row_shapes))
     with trial(name, f"the {described} of {data.name}"):
         try_out(model, name, data.train, task)
+        with torch.no_grad():
+            model(*data.measuring.batch(slice(_TRIED))[0])
     require_vocabulary(model, data.measuring)
     return model
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from torch import nn
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning import Dataset, Records, make_task, model_for, usual_model_for
@@ -53,3 +54,15 @@ def test_a_model_that_answers_with_other_numbers_than_the_task_needs_is_told():
         UserError, match=r"answers a record with shape \(5,\), but the task needs 1 "
     ):
         model_for(name, data_of(np.zeros((2, 1, 8, 8), np.float32)), regression)
+
+
+def few_words(classes: int) -> nn.Module:
+    return nn.Sequential(nn.Embedding(20, 3), nn.Flatten(), nn.Linear(15, classes))
+
+
+def test_an_own_model_that_public_rows_are_too_much_for_is_refused_before_anybody_waits():
+    name = "tests.learning.test_fit:few_words"
+    words = np.arange(10).reshape(2, 5)
+    model_for(name, data_of(words + 10), TASK)
+    with pytest.raises(UserError, match=f"model '{name}' fails: IndexError"):
+        model_for(name, data_of(words + 11), TASK)
