@@ -53,6 +53,11 @@ COMMANDS = (
         "Explain what the ε that a data set has spent means, and what it does not.",
     ),
     Later(
+        "new",
+        "new:new",
+        "Begin a project: data to try, a schema, a policy and the command to type.",
+    ),
+    Later(
         "run",
         "run:run",
         "Train with a real local federation: a SuperLink, clients with ledgers, and a server.",

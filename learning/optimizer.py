@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 USUAL_LEARNING_RATE = {"sgd": 2.0, "adam": 0.01, "adamw": 0.01}
 """Step size of whoever does not choose one."""
+_USUAL_FOR_NUMBERS = 0.3  # a wrong number has a longer gradient than a wrong class
 # Averaged weights forget the first rounds sooner than the decay says, as is usual.
 _AVERAGING_WARM_UP = 10
 _AVERAGED = "averaged"
@@ -193,6 +195,13 @@ class Optimizer:
             state["step"] = torch.tensor(float(self._steps))
         if self._averaged is not None:
             self._averaged = memory[_AVERAGED].astype(np.float32)
+
+
+def usual_for(update: Update, *, numbers: bool) -> Update:
+    """Return an update with a step size for what is predicted, unless somebody chose one."""
+    if numbers and update.learning_rate is None and update.optimizer == "sgd":
+        return replace(update, learning_rate=_USUAL_FOR_NUMBERS)
+    return update
 
 
 def kept_memory(

@@ -117,7 +117,7 @@ def within(name, rooms):
 
 def test_every_folder_of_the_package_is_looked_at():
     linked = {link.name for link in SOURCE.iterdir() if link.is_symlink()}
-    assert linked == set(MAY_IMPORT)
+    assert linked - {"examples"} == set(MAY_IMPORT)  # those are copied, never imported
     assert all((SOURCE / name).resolve() == ROOT / name for name in linked)
     seen = [file for package in MAY_IMPORT for file in modules(ROOT / package)]
     assert len(seen) >= LEAST_MODULES

@@ -34,6 +34,7 @@ from coinflower.learning.data.arrays import save_npz
 from coinflower.learning.data.own_loader import is_own_loader
 from coinflower.learning.data.partitions import file_count
 from coinflower.learning.data.persons import units_of
+from coinflower.learning.optimizer import usual_for
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy, Share
 from coinflower.protocol.strict import Options
@@ -207,7 +208,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
             least_clients=clients if plan.waits_for_all else 1,
             expected_clients=clients,
             no_other_clients=True,
-            update=plan.update,
+            update=usual_for(plan.update, numbers=terms.task == "regression"),
             evaluate_every=plan.evaluate_every,
             poll_seconds=plan.poll_seconds,
             round_seconds=plan.round_seconds,

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from coinflower.learning.optimizer import Optimizer, Update
+from coinflower.learning.optimizer import Optimizer, Update, usual_for
 
 UPDATES = [
     Update(),
@@ -92,6 +92,13 @@ def test_the_step_size_warms_up_and_falls():
     assert all(later < earlier for earlier, later in itertools.pairwise(rates[3:]))
     assert 0 < rates[-1] < 0.1
     assert {Update(learning_rate=0.5).rate(round_, 10) for round_ in range(1, 11)} == {0.5}
+
+
+def test_numbers_are_learned_with_smaller_steps_unless_somebody_chose():
+    assert usual_for(Update(), numbers=True).step_size < Update().step_size
+    assert usual_for(Update(), numbers=False) == Update()
+    for chosen in (Update(learning_rate=2.0), Update(optimizer="adam")):
+        assert usual_for(chosen, numbers=True) == chosen
 
 
 def test_averaged_weights_are_nearer_to_a_noisy_optimum_than_the_last_ones():
