@@ -166,7 +166,8 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
     )
     strategy.summary()
     better = "larger" if task.larger_is_better else "smaller"
-    logger.info("Task %s, measured by %s: %s is better.", terms.task, task.headline, better)
+    headline = task.headline or "its first metric"
+    logger.info("Task %s, measured by %s: %s is better.", terms.task, headline, better)
     journal.status("waiting")
     initial = ArrayRecord({messages.VECTOR: Array(flatten_parameters(model).numpy())})
     result = strategy.start(

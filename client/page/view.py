@@ -130,6 +130,7 @@ def _policy_rows(policy: Policy) -> list[tuple[str, str]]:
         ("Cap on the whole sum, in clip norms, at most", _largest_cap(policy)),
         ("Noise multiplier, at least", f"{policy.least_noise_multiplier:g}"),
         ("Models allowed", ", ".join(sorted(policy.models))),
+        ("Tasks allowed", ", ".join(sorted(policy.tasks))),
     ]
     if policy.insecure_seed is not None:
         rows.append(("INSECURE", "coins, samples and noise are seeded"))

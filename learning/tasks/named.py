@@ -12,7 +12,7 @@ from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.tasks.classification import Binary, Classification, Multilabel
 from coinflower.learning.tasks.own import OwnTask
 from coinflower.learning.tasks.regression import Regression
-from coinflower.learning.tasks.targets import width_of
+from coinflower.learning.tasks.targets import take_classes, width_of
 from coinflower.learning.tasks.task import Task
 
 TASKS: dict[str, type[Classification | Binary | Multilabel | Regression]] = {
@@ -46,7 +46,11 @@ def make_task(name: str, options: Mapping[str, Any], *, outputs: int) -> Task:
 
 def usual_task(data: Dataset) -> str:
     """Return the task of whoever does not choose one."""
-    return "classification" if data.class_count is not None else "regression"
+    if data.class_count is not None:
+        return "classification"
+    # Of a table's targets, those that were not scaled are categories, and several of them here.
+    are_labels = data.train.schema is not None and data.train.target_scale is None
+    return "multilabel" if are_labels else "regression"
 
 
 def task_for(data: Dataset, name: str, options: Mapping[str, Any]) -> Task:
@@ -55,30 +59,37 @@ def task_for(data: Dataset, name: str, options: Mapping[str, Any]) -> Task:
     Raises:
         UserError: The targets are for another task, or most of them do not fit.
     """
-    outputs = data.class_count or width_of(data.train.targets)
-    if _is_own(name):
-        outputs = OwnTask(name, options).stated_outputs or outputs
-    elif name != "regression" and data.train.target_scale is not None:
-        raise UserError(
-            f"{data.name}: the schema's target is a number, but task {name!r} takes classes: let "
-            "its kind be category"
-        )
-    elif name == "binary":
-        outputs = 1
-        if (data.class_count or 2) > 2:
-            raise UserError(
-                f"{data.name} has {data.class_count} classes, but task 'binary' takes two: choose "
-                "'classification'"
-            )
-    elif name == "classification":
-        outputs = data.classes
-    else:
-        outputs = width_of(data.train.targets)
-    task = make_task(name, options, outputs=outputs)
+    task = make_task(name, options, outputs=_outputs_for(data, name, options))
     for part in (data.train, data.test_part):
         if part is not None:
             task.take(part.targets).require_most(f"{data.name} for task {name!r}")
     return task
+
+
+def _outputs_for(data: Dataset, name: str, options: Mapping[str, Any]) -> int:
+    width = width_of(data.train.targets)
+    if _is_own(name):
+        return OwnTask(name, options).stated_outputs or data.class_count or width
+    if name != "regression" and data.train.target_scale is not None:
+        raise UserError(
+            f"{data.name}: the schema's target is a number, but task {name!r} takes classes: let "
+            "its kind be category"
+        )
+    if name == "binary" and (data.class_count or 2) > 2:
+        raise UserError(
+            f"{data.name} has {data.class_count} classes, but task 'binary' takes two: choose "
+            "'classification'"
+        )
+    if name == "classification":
+        return data.class_count or _classes_among(data)
+    return 1 if name == "binary" else width
+
+
+def _classes_among(data: Dataset) -> int:
+    """Return how many classes there are, if some targets are no classes."""
+    taken = take_classes(data.train.targets)
+    taken.require_most(f"{data.name} for task 'classification'")
+    return max(2, int(taken.values.max(initial=0)) + 1)
 
 
 def _is_own(name: str) -> bool:

@@ -144,7 +144,7 @@ def test_a_simulation_goes_on_with_its_own_task_only(command, tmp_path):
     ("arguments", "sentence"),
     [
         (["--task", "regresion"], "task 'regresion' is unknown (did you mean regression?)"),
-        (["--task", "classification"], "not classes"),
+        (["--task", "classification"], "record 0: its target 0.5 is not a class"),
         (["--task", "binary"], "88 of 90 records cannot be used; record 0: its target 0.5 is ne"),
         (["--task", "multilabel"], "record 0: its target 0.5 is neither 0 nor 1"),
         (["--loss", "huber", "--huber-threshold", "-1"], "huber_threshold = -1.0 must be above 0"),

@@ -10,7 +10,15 @@ import torch
 from torch import nn
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning import Dataset, Records, clipped_gradient_sum, make_task, measure, task_for
+from coinflower.learning import (
+    Dataset,
+    Records,
+    clipped_gradient_sum,
+    make_task,
+    measure,
+    task_for,
+    usual_task,
+)
 from coinflower.learning.tasks.independence import refuse_mixing_loss
 from coinflower.learning.tasks.own import OwnTask
 from tests.support import own_tasks
@@ -115,8 +123,15 @@ def test_targets_that_are_for_another_task_are_named_with_their_record() -> None
         UserError, match=r"4 of 6 records cannot be used; record 0: its target 0\.5"
     ):
         task_for(data, "binary", {})
-    with pytest.raises(UserError, match="not classes"):
+    with pytest.raises(UserError, match=r"4 of 6 .*its target 0\.5 is not a class: a whole number"):
         task_for(data, "classification", {})
+
+
+def test_a_few_targets_that_are_no_classes_do_not_keep_the_others_from_being_classified() -> None:
+    data = Dataset(name="six", train=records([0, 4, -1, 2, 1, 0]))
+    task = task_for(data, "classification", {})
+    assert task.outputs == 5
+    assert task.take(data.train.targets).fit.tolist() == [True, True, False, True, True, True]
 
 
 def test_a_task_for_two_classes_is_told_of_a_third_in_time() -> None:
@@ -136,3 +151,22 @@ def test_a_number_of_a_schema_is_no_class(name: str) -> None:
     )
     with pytest.raises(UserError, match="let its kind be category"):
         task_for(Dataset(name="two", train=scaled), name, {})
+
+
+@pytest.mark.parametrize(
+    ("kept", "task"),
+    [
+        ({"class_count": 2, "targets": np.array([0, 1])}, "classification"),
+        ({"targets": np.array([0.5, 1], np.float32)}, "regression"),
+        ({"targets": np.eye(2, dtype=np.float32)}, "regression"),
+        ({"targets": np.eye(2, dtype=np.float32), "schema": "0" * 64}, "multilabel"),
+        (
+            {"targets": np.eye(2, dtype=np.float32), "schema": "0" * 64, "target_scale": (1.0, 2)},
+            "regression",
+        ),
+    ],
+)
+def test_the_targets_choose_a_task_if_nobody_does(kept: dict[str, Any], task: str) -> None:
+    classes = kept.pop("class_count", None)
+    train = Records(inputs=np.ones((2, 2), np.float32), **kept)
+    assert usual_task(Dataset(name="two", train=train, class_count=classes)) == task
