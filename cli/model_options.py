@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,6 +23,11 @@ ModelOptions = Annotated[
     typer.Option(
         "--model-option", help="Option of the model, such as widths=64,32; may be repeated."
     ),
+]
+
+ClippingOption = Annotated[
+    Literal["flat", "automatic"],
+    typer.Option(help="Scale gradients longer than C down to it, or nearly all of them to it."),
 ]
 
 

@@ -11,7 +11,7 @@ import click
 import typer
 
 from coinflower.accounting.errors import UserError
-from coinflower.cli.model_options import ModelName, ModelOptions, parse_options
+from coinflower.cli.model_options import ClippingOption, ModelName, ModelOptions, parse_options
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.privacy import Cap
 from coinflower.cli.sources import Download, Partition, Schema, UnitName
@@ -75,6 +75,7 @@ def run(
     ] = None,
     q: Annotated[float, typer.Option("-q", help="Local sampling rate q.")] = 0.2,
     clip_norm: Annotated[float, typer.Option(help="Clip norm C; inf only without privacy.")] = 1.0,
+    clipping: ClippingOption = "flat",
     cap: Cap = math.inf,
     sigma: Annotated[
         float | None, typer.Option(help="Noise multiplier σ (default: calibrated to --epsilon).")
@@ -186,6 +187,7 @@ def run(
             p=chosen.usual_p if p is None else p,
             q=q,
             clip_norm=clip_norm,
+            clipping=clipping,
             cap=cap,
             sigma=sigma,
             epsilon=_EPSILON if epsilon is None and sigma is None else epsilon,

@@ -102,6 +102,7 @@ class GradientSums:
             inputs,
             torch.from_numpy(taken.values[taken.fit]),
             terms.clip_norm,
+            clipping=terms.clipping,
             loss=task.losses,
             persons=torch.from_numpy(self._units.of[rows]) if self._of_persons else None,
         ).numpy()

@@ -15,6 +15,7 @@ from coinflower.learning.fit import (
 from coinflower.learning.gradients.cap import cap_factors, capped_sum
 from coinflower.learning.gradients.clipped import clipped_gradient_sum, refuse_mixing_layers
 from coinflower.learning.gradients.clipping import Groups
+from coinflower.learning.gradients.per_record import Clipping
 from coinflower.learning.models.build import build_model, model_of, size_of
 from coinflower.learning.models.parameters import (
     count_parameters,
@@ -29,6 +30,7 @@ from coinflower.learning.tasks.task import Metrics, Task
 from coinflower.learning.update import evaluate, mean_gradient, measure
 
 __all__ = [
+    "Clipping",
     "Dataset",
     "FixedPoint",
     "Groups",

@@ -163,6 +163,10 @@ class Terms:
             validation.require_positive("noise_multiplier", self.noise_multiplier)
             _require_within("clip_norm", self.clip_norm, _CLIP_NORMS)
             _require_within("noise_multiplier", self.noise_multiplier, _NOISE_MULTIPLIERS)
+        elif self.clipping == "automatic" and math.isinf(self.clip_norm):
+            raise UserError(
+                "clipping = 'automatic' needs a finite clip norm to bring gradients to."
+            )
         elif not self.clip_norm > 0:
             raise UserError(f"clip_norm = {self.clip_norm} must be above 0.")
         elif self.noise_multiplier != 0:

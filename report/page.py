@@ -134,7 +134,7 @@ def describe_terms(terms: Terms) -> list[Statement]:
         ("mode", f"{terms.mode}: {terms.mode.facts.label}; charged as {terms.mode.charged_as}"),
         ("participation probability p", f"{terms.p:g}"),
         ("sampling rate q", f"{terms.q:g}"),
-        ("clip norm C", f"{terms.clip_norm:g}"),
+        ("clip norm C", f"{terms.clip_norm:g}{', automatic' * (terms.clipping == 'automatic')}"),
         *[("cap on a client's whole sum", _capped(terms))] * terms.is_capped,
         ("noise multiplier σ", rounded_up(terms.noise_multiplier, 6)),
         ("rounds planned", f"{terms.rounds:,}, {terms.rounds_per_invitation} per invitation"),

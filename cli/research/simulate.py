@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coinflower.accounting.errors import UserError
-from coinflower.cli.model_options import ModelName, ModelOptions, parse_options
+from coinflower.cli.model_options import ClippingOption, ModelName, ModelOptions, parse_options
 from coinflower.cli.output import JsonFlag, number, print_json
 from coinflower.cli.privacy import Cap
 from coinflower.cli.sources import Download, Partition, Schema, UnitName
@@ -80,6 +80,7 @@ def simulate(
         float, typer.Option(help="Probability that a client is available in an iteration.")
     ] = 1.0,
     clip_norm: Annotated[float, typer.Option(help="Clip norm C.")] = 1.0,
+    clipping: ClippingOption = "flat",
     cap: Cap = math.inf,
     optimizer: OptimizerOption = "sgd",
     learning_rate: Annotated[
@@ -144,6 +145,7 @@ def simulate(
         q=q,
         availability=availability,
         clip_norm=clip_norm,
+        clipping=clipping,
         cap=cap,
         update=make_update(
             *(optimizer, learning_rate, momentum, nesterov, weight_decay),

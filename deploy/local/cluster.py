@@ -18,6 +18,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_up
 from coinflower.deploy.trackers.following import require_trackers
 from coinflower.learning import (
+    Clipping,
     Dataset,
     Task,
     Update,
@@ -63,6 +64,7 @@ class Plan:
         p: Participation probability.
         q: Sampling rate.
         clip_norm: Clip norm.
+        clipping: How gradients are clipped.
         cap: Largest norm of a client's whole sum, in clip norms; infinite for none.
         sigma: Noise multiplier; calibrated from ``epsilon`` if None.
         epsilon: Budget of every client, which is never raised; None grants what ``sigma`` costs.
@@ -94,6 +96,7 @@ class Plan:
     p: float
     q: float = 0.2
     clip_norm: float = 1.0
+    clipping: Clipping = "flat"
     cap: float = math.inf
     sigma: float | None = None
     epsilon: float | None
@@ -248,6 +251,7 @@ def _terms(plan: Plan, experiment: str, data: Dataset, task: Task, largest_size:
         p=plan.p,
         q=plan.q,
         clip_norm=plan.clip_norm,
+        clipping=plan.clipping,
         cap=plan.cap,
         noise_multiplier=_sigma(plan, largest_size),
         rounds=plan.rounds,

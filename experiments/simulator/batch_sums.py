@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from coinflower.learning import Groups, Records, Task, clipped_gradient_sum
+from coinflower.learning import Clipping, Groups, Records, Task, clipped_gradient_sum
 from coinflower.learning.gradients.clipping import slices_of_whole_groups
 from coinflower.learning.randomness import NoiseSource
 
@@ -58,6 +58,7 @@ class BatchSums:
         records: Where the rows are.
         task: What is learned; rows whose targets do not fit it count as zero.
         clip_norm: Bound on each record's or person's gradient.
+        clipping: How it is clipped.
         cap_norm: Bound on each client's sum; infinite for none.
         threads: How many compute at a time.
     """
@@ -69,11 +70,13 @@ class BatchSums:
         task: Task,
         *,
         clip_norm: float,
+        clipping: Clipping = "flat",
         cap_norm: float = math.inf,
         threads: int = 1,
     ) -> None:
         self._records, self._task = records, task
         self._clip_norm, self._cap_norm = clip_norm, cap_norm
+        self._clipping: Clipping = clipping
         # A sum hangs hooks on its model, so no two threads may work with the same one.
         self._models: SimpleQueue[nn.Module] = SimpleQueue()
         for twin in (model, *(_twin(model) for _ in range(threads - 1))):
@@ -138,6 +141,7 @@ class BatchSums:
                 inputs,
                 torch.from_numpy(taken.values[taken.fit]),
                 self._clip_norm,
+                clipping=self._clipping,
                 loss=self._task.losses,
                 persons=None if batch.persons is None else torch.from_numpy(batch.persons),
                 groups=groups,

@@ -12,7 +12,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.scenarios import SETTINGS, analysis_of
 from coinflower.experiments.simulator.simulation import STATE
 from coinflower.experiments.simulator.simulator import CENTRAL, NOISES, parse_noise
-from coinflower.learning import Update
+from coinflower.learning import Clipping, Update
 from coinflower.learning.data.partitions import HOW
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.strict import Options
@@ -43,6 +43,7 @@ class Request:
         q: Sampling rate, instead of the paper's.
         availability: Probability that a client is there.
         clip_norm: Clip norm.
+        clipping: How gradients are clipped.
         cap: Bound on each client's sum, in clip norms; infinite for none.
         update: How the model steps; SGD's step size is the paper's by default.
         model: Model; chosen by the data if None.
@@ -74,6 +75,7 @@ class Request:
     q: float | None = None
     availability: float = 1.0
     clip_norm: float = 1.0
+    clipping: Clipping = "flat"
     cap: float = math.inf
     update: Update = field(default_factory=lambda: Update(momentum=0.9))
     model: str | None = None
@@ -100,6 +102,7 @@ class Request:
         validation.require_delta(self.delta)
         validation.require_probability("availability", self.availability)
         validation.require_positive("clip norm", self.clip_norm)
+        require_one_of("clipping", self.clipping, ["flat", "automatic"])
         validation.require_cap(self.cap)
         self._check_options()
         self._refuse_contradictions()

@@ -19,6 +19,7 @@ from coinflower.accounting import validation
 from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.batch_sums import Batch, BatchSums
 from coinflower.learning import (
+    Clipping,
     FixedPoint,
     Optimizer,
     Randomness,
@@ -62,6 +63,7 @@ class Scenario:
         p: Participation probability.
         q: Sampling rate.
         clip_norm: Bound on each unit's gradient.
+        clipping: How it is clipped.
         noise_multiplier: Noise over clip norm.
         noise: Who adds it: a mode, or all data in one place.
         update: How the model steps.
@@ -80,6 +82,7 @@ class Scenario:
     iterations: int = 1
     availability: float = 1.0
     cap: float = math.inf
+    clipping: Clipping = "flat"
 
     def __post_init__(self) -> None:
         """Check every field once."""
@@ -164,6 +167,7 @@ class Simulator:
             records,
             self.task,
             clip_norm=scenario.clip_norm,
+            clipping=scenario.clipping,
             cap_norm=scenario.cap * scenario.clip_norm,
             threads=threads,
         )

@@ -24,6 +24,7 @@ from coinflower.learning.gradients.clipping import (
 from coinflower.learning.gradients.gradsample import PerRecordModel
 from coinflower.learning.gradients.memory import GradientSource, records_at_once
 from coinflower.learning.gradients.per_record import (
+    Clipping,
     Inputs,
     Loss,
     check_clip_norm,
@@ -41,6 +42,7 @@ def clipped_gradient_sum(
     targets: torch.Tensor,
     clip_norm: float,
     *,
+    clipping: Clipping = "flat",
     loss: Loss = cross_entropy,
     persons: torch.Tensor | None = None,
     groups: Groups | None = None,
@@ -69,6 +71,7 @@ def clipped_gradient_sum(
         targets: What the model should answer, records first; the n right classes, int64, for the
             loss that is the default.
         clip_norm: The bound C on each record's or person's L2 norm; ``math.inf`` does not clip.
+        clipping: ``automatic`` takes the factor C / (|g_i| + 0.01) in place of min(1, C / |g_i|).
         loss: The loss of each record, of the model's row and the target; cross-entropy by default.
         persons: Whose record each is, int64: any numbers, in any order. Equal numbers in different
             groups are different persons.
@@ -85,6 +88,8 @@ def clipped_gradient_sum(
         ValueError: If an argument is out of range or the model has a layer that mixes records.
     """
     check_clip_norm(clip_norm)
+    if clipping == "automatic" and math.isinf(clip_norm):
+        raise UserError("automatic clipping needs a clip norm: give a finite one")
     refuse_mixing_layers(model)
     if not trainable_parameters(model):
         raise UserError("the model has no trainable parameter: set requires_grad on some of them")
@@ -106,6 +111,7 @@ def clipped_gradient_sum(
         inputs=tuple(array.detach() for array in arrays),
         targets=targets,
         clip_norm=clip_norm,
+        clipping=clipping,
         persons=persons,
         groups=groups,
     ).in_order
@@ -156,6 +162,7 @@ class _Batch:
     inputs: Inputs
     targets: torch.Tensor
     clip_norm: float
+    clipping: Clipping
     persons: torch.Tensor | None
     groups: Groups | None
     chunk_size: int = 1
@@ -218,8 +225,10 @@ class _Total:
         for parameter, value in sums:
             self._slices[id(parameter)] += value.reshape(parameter.shape)
 
-    def add_clipped(self, whole: torch.Tensor, largest_norm: float) -> None:
-        keep, factor = clip_factors(square_norms_of(whole[None]), largest_norm)
+    def add_clipped(
+        self, whole: torch.Tensor, largest_norm: float, clipping: Clipping = "flat"
+    ) -> None:
+        keep, factor = clip_factors(square_norms_of(whole[None]), largest_norm, clipping)
         if bool(keep):
             self.flat += whole * factor.to(whole.dtype)
 
@@ -238,12 +247,15 @@ def _sum(source: GradientSource, parameters: list[nn.Parameter], batch: _Batch) 
     for part, is_too_large in batch.parts():
         if not is_too_large:
             gradients = source.gradients(part.inputs, part.targets)
-            total.add(clipped_sums(gradients, part.clip_norm, part.persons, part.groups))
+            sums = clipped_sums(
+                gradients, part.clip_norm, part.persons, part.groups, clipping=part.clipping
+            )
+            total.add(sums)
         elif part.groups is not None:
             whole = _sum(source, parameters, replace(part, groups=None))
             total.add_clipped(whole, part.groups.largest_norm)
         else:
-            total.add_clipped(_mean(source, parameters, part), part.clip_norm)
+            total.add_clipped(_mean(source, parameters, part), part.clip_norm, part.clipping)
     return total.flat
 
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.gradients.per_record import LEAST_LEFT, clip_factors
+from coinflower.learning.gradients.per_record import LEAST_LEFT, Clipping, clip_factors
 from coinflower.learning.gradients.units import UnitGradients
 
 
@@ -72,6 +72,8 @@ def clipped_sums(
     clip_norm: float,
     persons: torch.Tensor | None = None,
     groups: Groups | None = None,
+    *,
+    clipping: Clipping = "flat",
 ) -> Sums:
     """Clip every unit, add up, clip the sum of every group, add up; parameter by parameter.
 
@@ -80,6 +82,7 @@ def clipped_sums(
         clip_norm: Bound on the norm of a unit's gradient.
         persons: Whose record each is, if a unit is a person: the mean of its records' gradients.
         groups: The groups, if their sums are to be clipped as well.
+        clipping: How units are clipped.
     """
     if not gradients:
         return []
@@ -88,7 +91,7 @@ def clipped_sums(
     if persons is not None:
         gradients, first, least = _means(gradients, persons)
         of = None if of is None else of[first]
-    gradients, factors, keep = _clipped(gradients, clip_norm, least)
+    gradients, factors, keep = _clipped(gradients, clip_norm, clipping, least)
     if groups is not None and of is not None:
         _, group, sizes = torch.unique_consecutive(
             of[keep], return_inverse=True, return_counts=True
@@ -135,19 +138,23 @@ def _means(
 
 
 def _clipped(
-    gradients: list[UnitGradients], largest_norm: float, least: torch.Tensor | None = None
+    gradients: list[UnitGradients],
+    largest_norm: float,
+    clipping: Clipping = "flat",
+    least: torch.Tensor | None = None,
 ) -> tuple[list[UnitGradients], torch.Tensor, torch.Tensor]:
     """Return the units that are kept, the factor of each, and which of all they are.
 
     Args:
         gradients: The gradients of units.
         largest_norm: Bound on the norm of each.
+        clipping: How they are clipped.
         least: What the norm of each counts as at least.
     """
     square_norms = _square_norms(gradients)
     if least is not None:
         square_norms = torch.maximum(square_norms, least.square())
-    keep, factors = clip_factors(square_norms, largest_norm)
+    keep, factors = clip_factors(square_norms, largest_norm, clipping)
     if not bool(keep.all()):
         gradients = [one.select(keep) for one in gradients]
         factors = factors[keep]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Literal
 
 import torch
 from torch import nn
@@ -16,6 +17,12 @@ Inputs = tuple[torch.Tensor, ...]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Takes what a model returned and the targets, records first, and returns one loss per record."""
 
+Clipping = Literal["flat", "automatic"]
+"""``flat`` scales a gradient that is longer than C down to it. ``automatic`` divides every gradient
+by its norm and γ, so that nearly all have norm C and none is longer (Bu et al. 2022, arXiv
+2206.07136)."""
+GAMMA = 0.01
+"""The γ of automatic clipping: shorter gradients than this stay shorter than half of C."""
 NOBODY: AbstractContextManager[None] = nullcontext()
 """Watches nothing."""
 SMALLEST_CLIP_NORM = 1e-12
@@ -108,8 +115,10 @@ def denormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(before)
 
 
-def clip_factors(square_norms: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rows to keep and the factor min(1, C / norm) of each row.
+def clip_factors(
+    square_norms: torch.Tensor, clip_norm: float, clipping: Clipping = "flat"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rows to keep and the factor of each row: min(1, C / norm), or C / (norm + γ).
 
     A record whose norm is not finite, or so large that scaling it down would lose precision, is not
     kept: it contributes zero, so it can neither poison the sum nor exceed the bound C.
@@ -117,6 +126,7 @@ def clip_factors(square_norms: torch.Tensor, clip_norm: float) -> tuple[torch.Te
     Args:
         square_norms: Squared L2 norm of each record's gradient, float64.
         clip_norm: The bound C, possibly infinite.
+        clipping: Whether only what is longer is scaled, or everything (`Clipping`).
 
     Returns:
         A boolean vector over all records, and the float64 factors of all records (those of records
@@ -125,7 +135,10 @@ def clip_factors(square_norms: torch.Tensor, clip_norm: float) -> tuple[torch.Te
     norms = square_norms.sqrt()
     if math.isinf(clip_norm):
         return norms.isfinite(), torch.ones_like(norms)
-    factors = (clip_norm / norms).clamp(max=1.0)
+    if clipping == "automatic":
+        factors = clip_norm / (norms + GAMMA)
+    else:
+        factors = (clip_norm / norms).clamp(max=1.0)
     return factors >= _SMALLEST_FACTOR, factors
 
 

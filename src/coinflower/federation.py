@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coinflower.accounting.errors import UserError
 from coinflower.protocol.modes import Mode, parse_mode
@@ -86,6 +86,7 @@ def run(
     delta: float,
     p: float | None = None,
     q: float | None = None,
+    clipping: Literal["flat", "automatic"] = "flat",
     cap: float | None = None,
     learning_rate: float | None = None,
     out: Path | None = None,
@@ -112,6 +113,8 @@ def run(
         delta: At this δ.
         p: Participation probability; the mode's usual one if left out.
         q: Local sampling rate.
+        clipping: ``flat`` scales longer gradients down to the clip norm; ``automatic`` brings
+            nearly all of them to it.
         cap: Largest norm of a client's whole sum, in clip norms, at least 1; none if left out.
         learning_rate: Step size.
         out: New folder for the results; one in ``runs`` if left out.
@@ -145,6 +148,7 @@ def run(
         mode=chosen,
         p=chosen.usual_p if p is None else p,
         q=Plan.q if q is None else q,
+        clipping=clipping,
         cap=math.inf if cap is None else cap,
         update=Update(learning_rate=learning_rate),
         epsilon=epsilon,

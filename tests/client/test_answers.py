@@ -155,6 +155,17 @@ def test_a_sample_whose_gradient_fails_counts_as_zero_and_takes_no_other_with_it
     np.testing.assert_allclose(total, exact_sum(owner, weights, without=[4, 17]), atol=1e-5)
 
 
+def test_gradients_are_clipped_as_the_terms_say(
+    owner: Any, make_terms: Make, weights: bytes
+) -> None:
+    terms = make_terms(Mode.TRUSTED, q=1.0, clip_norm=0.5, clipping="automatic")
+    participant = enrolled(owner.open_with(True), terms)
+    total = participant.gradient_sum(terms, 1, weights)
+    wanted = exact_sum(owner, weights, 0.5, clipping="automatic")
+    np.testing.assert_allclose(total, wanted, atol=1e-6)
+    assert np.abs(total - exact_sum(owner, weights, 0.5)).max() > 1e-4
+
+
 @pytest.mark.parametrize("mode", [Mode.UNTRUSTED, Mode.QUIET])
 def test_a_sample_whose_gradient_fails_moves_a_noisy_sum_by_the_clip_norm_at_most(
     owner: Any, make_terms: Make, weights: bytes, mode: Mode, monkeypatch: pytest.MonkeyPatch

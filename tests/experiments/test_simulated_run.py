@@ -90,6 +90,7 @@ def cost(results, iterations):
         ({}, {"noise": "untrusted"}, "noise = trusted, but noise = untrusted"),
         ({}, {"scheme": "wcs"}, "scheme = certified, but scheme = wcs"),
         ({}, {"availability": 0.5}, r"availability = 1\.0, but availability = 0\.5"),
+        ({}, {"clipping": "automatic"}, "no clipping, but clipping = automatic"),
         ({}, {"clip_norm": 2.0}, r"clip norm = 1\.0, but clip norm = 2\.0"),
         ({}, {"cap": 2.0}, r"no cap, but cap = 2\.0"),
         ({"cap": 2.0}, {}, r"cap = 2\.0, but no cap"),

@@ -286,6 +286,11 @@ def test_no_private_mode_goes_without_noise_or_clipping(mode: Mode) -> None:
             make(mode=mode, p=1.0, **weak)
 
 
+def test_automatic_clipping_needs_a_norm_to_clip_to() -> None:
+    with pytest.raises(ValueError, match="clipping = 'automatic' needs a finite clip norm"):
+        make(mode=Mode.NONE, noise_multiplier=0.0, clip_norm=math.inf, clipping="automatic")
+
+
 def test_an_unknown_mode_is_told_which_there_are() -> None:
     with pytest.raises(ValueError, match="'secret' is unknown; choose one of trusted, covered"):
         parse_mode("secret")

@@ -20,6 +20,7 @@ from coinflower.client.app import ConfiguredOwners, make_app
 from coinflower.client.data import load_local_data
 from coinflower.client.participant import Participant
 from coinflower.learning import (
+    Clipping,
     SecureRandom,
     build_model,
     clipped_gradient_sum,
@@ -99,14 +100,20 @@ def refused(action: Callable[[], object]) -> Refusal:
 
 
 def exact_sum(
-    owner: Any, weights: bytes, clip_norm: float = 1.0, *, without: Sequence[int] = ()
+    owner: Any,
+    weights: bytes,
+    clip_norm: float = 1.0,
+    *,
+    without: Sequence[int] = (),
+    clipping: Clipping = "flat",
 ) -> npt.NDArray[np.float32]:
     data = load_local_data(load_policy(owner.policy))
     kept = np.setdiff1d(np.arange(len(data)), without)
     model = build_model("digits", classes=10)
     load_parameters(model, vector_from_bytes(weights, LENGTH))
     targets = torch.from_numpy(data.targets[kept])
-    total = clipped_gradient_sum(model, to_tensor(data.inputs[kept]), targets, clip_norm)
+    inputs = to_tensor(data.inputs[kept])
+    total = clipped_gradient_sum(model, inputs, targets, clip_norm, clipping=clipping)
     result: npt.NDArray[np.float32] = total.numpy()
     return result
 
