@@ -24,6 +24,7 @@ ELSEWHERE = {
 }
 """Where a file of the repository stands on the site; the site has an index of its own."""
 
+_SOURCE = re.compile(r"\[([^]]+)\]\((?:\.\./)*(tests/[^)\s]+\.py)\)")
 _LINK = re.compile(r"(\]\()([^)\s:#]+)(#[^)\s]*)?(\))")
 _FENCE = re.compile(r"^( *```\w+) .*$", re.MULTILINE)
 
@@ -52,4 +53,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         relative = posixpath.relpath(place, posixpath.dirname(here) or ".")
         return f"{link[1]}{relative}{link[3] or ''}{link[4]}"
 
+    # The site has no tests to link to: it names the file.
+    markdown = _SOURCE.sub(r"\1 (`\2`)", markdown)
     return _FENCE.sub(r"\1", _LINK.sub(moved, markdown))

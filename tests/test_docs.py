@@ -13,6 +13,7 @@ import io
 import re
 import runpy
 import shlex
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -216,6 +217,28 @@ def test_every_section_that_the_code_cites_exists():
 def test_links_between_documents_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pages(lambda page: "tests/" in page.read_text())
+def test_a_test_that_is_linked_by_its_name_exists(page):
+    cited = re.findall(r"\[([^]]+)\]\(([./]*tests/[^)]+\.py)\)", page.read_text())
+    for sentence, target in cited:
+        name = f"test_{sentence.replace(' ', '_')}"
+        assert f"\ndef {name}(" in (page.parent / target).read_text(), (name, target)
+
+
+def anchors(page):
+    """The anchors of a page's headings, as the site makes them."""
+    for heading in re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE):
+        plain = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode().lower()
+        yield re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip())
+
+
+@pages(lambda page: ".md#" in page.read_text() or "](#" in page.read_text())
+def test_links_to_sections_lead_to_sections(page):
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", page.read_text()):
+        aim = page.parent / target if target else page
+        assert anchor in set(anchors(aim)), f"{target}#{anchor}"
 
 
 def defined_names():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Mapping
 
@@ -19,6 +20,8 @@ _USUAL = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
+# What MLflow takes in no name; a task of one's own may give its metrics any.
+_STRANGE = re.compile(r"[^\w. :/-]", re.ASCII)
 _ENDS = {"finished": "FINISHED", "failed": "FAILED", "defective": "FAILED"}
 
 
@@ -58,7 +61,10 @@ class MlflowTracker:
     def write(self, round_: int, figures: Mapping[str, float]) -> None:
         """Log the figures of a round."""
         now = int(1000 * time.time())
-        metrics = [self._metric(name, value, now, round_) for name, value in figures.items()]
+        metrics = [
+            self._metric(_STRANGE.sub("_", name), value, now, round_)
+            for name, value in figures.items()
+        ]
         self._client.log_batch(self._run, metrics=metrics)
 
     def close(self, state: str) -> None:

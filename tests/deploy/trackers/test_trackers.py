@@ -258,6 +258,14 @@ def test_mlflow_has_terms_and_figures_and_one_run_across_starts(journal, mlflow)
     assert run.data.metrics == {**COUNTS, "accuracy": 0.75}
 
 
+def test_mlflow_takes_a_metric_of_any_name(journal, mlflow):
+    client, settings = mlflow
+    with tracked(settings, pytest.fail):
+        journal.round(REPORT, {"F₁ @ 50 %": 0.5})
+    (run,) = client.search_runs([client.get_experiment_by_name("ward").experiment_id])
+    assert run.data.metrics["F_ _ 50 _"] == 0.5
+
+
 def test_mlflow_that_cannot_be_reached_costs_a_sentence(journal, mlflow):
     _, settings = mlflow
     uri = f"http://127.0.0.1:{free_port(LOOPBACK)}"
