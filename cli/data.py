@@ -72,6 +72,7 @@ def check(
     from coinflower.learning.data.reading import Reading
     from coinflower.learning.data.records import describe
     from coinflower.protocol.policy import load_policy
+    from coinflower.protocol.unit import Unit
 
     allowed = load_policy(policy)
     with _unlogged():
@@ -84,6 +85,7 @@ def check(
         "refused": reading.refused,
         "records": len(records),
         "declared_size": allowed.declared_size,
+        "unit": str(allowed.unit),
         "persons": persons,
         "inputs": records.described,
         "targets": _targets(data.class_count, describe(records.targets)),
@@ -96,17 +98,20 @@ def check(
     if as_json:
         print_json(figures)
         return
+    declared = f"{allowed.declared_size}{' persons' if allowed.unit is Unit.PERSON else ''}"
     say(
         f"{allowed.data}: {reading.rows} rows, of which {reading.refused} cannot be used. This "
-        f"client has {len(records)} records and declares at most {allowed.declared_size}."
+        f"client has {len(records)} records and declares at most {declared}."
     )
     if persons is not None:
         say(f"They are of {persons} persons.")
     say(f"Inputs of a record: {figures['inputs']}. Targets: {figures['targets']}.")
     columns = list(dict.fromkeys([*reading.clamped, *reading.unknown, *reading.missing]))
+    if records.schema is not None:
+        say(f"Read by the schema with hash {records.schema}.")
     if columns:
         print_table(
-            f"Read by the schema with hash {records.schema}",
+            "How many values",
             ["column", "clamped", "unknown", "missing"],
             [[name, *(part.get(name) for part in _by_column(reading))] for name in columns],
         )

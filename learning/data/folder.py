@@ -1,5 +1,6 @@
 """Data sets in a folder of idx files, under the names MNIST and EMNIST give them."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def check_split(split: str | None) -> None:
 def find_idx(folder: Path, split: str | None = None) -> list[tuple[Path, str | None]]:
     """Return the places in a folder that hold idx files, each with its split of EMNIST."""
     found: list[tuple[Path, str | None]] = []
-    for place in dict.fromkeys((folder / place).resolve() for place in _PLACES):
+    for place in dict.fromkeys(Path(os.path.realpath(folder / place)) for place in _PLACES):
         if split is None and _find(place, f"train-{_IMAGES}") is not None:
             found.append((place, None))
         found += [

@@ -59,6 +59,10 @@ def test_check_tells_the_owner_what_would_be_read(command, ward):
     code, out, _ = command("data", "check", "policy.toml")
     assert "12 rows, of which 1 cannot be used" in out
     assert "They are of 5 persons." in out
+    assert f"Read by the schema with hash {found['schema']}." in out.replace("\n", "")
+    (ward / "policy.toml").write_text('unit = "person"\n' + (ward / "policy.toml").read_text())
+    code, out, _ = command("data", "check", "policy.toml")
+    assert "declares at most 20 persons." in out.replace("\n", " ")
     assert "none of it is sent" in out
 
 

@@ -148,6 +148,14 @@ def test_idx_files_need_no_test_part(tmp_path):
     assert (len(data.train), data.test_part, data.classes) == (7, None, 3)
 
 
+def test_links_that_lead_nowhere_are_no_data(tmp_path):
+    (tmp_path / "raw").symlink_to("raw")
+    (tmp_path / "ward.csv").symlink_to("nowhere")
+    (tmp_path / "again").symlink_to(".")
+    with pytest.raises(ValueError, match="holds no data"):
+        load_data(str(tmp_path))
+
+
 def test_a_missing_file_is_named(tmp_path):
     write_mnist(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
