@@ -4,13 +4,13 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
-from coinflower.learning.data.records import Records
+from coinflower.learning.data.records import Records, are_indices
 from coinflower.learning.gradients.clipped import clipped_gradient_sum, refuse_mixing_layers
 from coinflower.learning.models.build import MADE_TO_MEASURE, MODELS, build_model
 from coinflower.learning.models.sequences import Vocabulary
@@ -24,8 +24,7 @@ _TRIED = 32
 
 def usual_model_for(records: Records) -> str:
     """Return the model of whoever does not choose one."""
-    kind = records.inputs.dtype
-    return usual_model(records.inputs.shape[1:], words=kind.kind in "iu" and kind != np.uint8)
+    return usual_model(records.inputs.shape[1:], words=are_indices(records.inputs))
 
 
 def shape_for(name: str, records: Records) -> tuple[int, ...] | None:
@@ -43,7 +42,7 @@ def model_for(
     """
     shape = shape_for(name, data.train)
     model = build_model(name, classes=task.outputs, row_shape=shape, options=options)
-    described = " with ".join(map(_described, data.train.row_shapes))
+    described = " with ".join(map(_described, data.train.arrays))
     with trial(name, f"the {described} of {data.name}"):
         try_out(model, name, data.train, task)
         with torch.no_grad():
@@ -99,11 +98,13 @@ def require_vocabulary(model: nn.Module, public: Records) -> None:
             )
 
 
-def _described(row: tuple[int, ...]) -> str:
+def _described(rows: NDArray[Any]) -> str:
     """Return what people call rows of this shape."""
+    row = rows.shape[1:]
+    indices = f", which are indices because they are {rows.dtype}," if are_indices(rows) else ""
     if len(row) == 3:
-        return f"{' x '.join(map(str, row[1:] if row[0] == 1 else row))} images"
-    return f"rows of {' x '.join(map(str, row))} values"
+        return f"{' x '.join(map(str, row[1:] if row[0] == 1 else row))} images{indices}"
+    return f"rows of {' x '.join(map(str, row))} values{indices}"
 
 
 @contextlib.contextmanager

@@ -18,8 +18,9 @@ class Records:
     """Rows of any shape, in memory or in a mapped file.
 
     Attributes:
-        inputs: What the model takes, rows first: floats as they are, bytes (uint8) as 0 to 1, other
-            integers as indices, such as those of words. Images are N x channels x height x width.
+        inputs: What the model takes, rows first: floats as they are, bytes (uint8) as 0 to 1, truth
+            values as 0 and 1, other integers as indices, such as those of words. Images are
+            N x channels x height x width.
         targets: What it should answer, rows first: int64 classes, or float32 numbers of any shape.
         more_inputs: Further arrays of the same rows, for a model that takes several: it is called
             as ``model(inputs, *more_inputs)``.
@@ -40,7 +41,7 @@ class Records:
     def __post_init__(self) -> None:
         """Check that the arrays are rows of one table, of types that a model can take."""
         for array in self.arrays:
-            if array.ndim < 2 or array.dtype.kind not in "fiu":
+            if array.ndim < 2 or array.dtype.kind not in "bfiu":
                 raise UserError(
                     f"inputs of shape {array.shape} and type {array.dtype} must be an array of "
                     "numbers with the rows first, such as N x features or N x channels x height x "
@@ -112,13 +113,18 @@ def _one_of_zeros(none: torch.Tensor) -> torch.Tensor:
     return none.new_zeros((1, *none.shape[1:]))
 
 
+def are_indices(values: NDArray[Any]) -> bool:
+    """Return whether numbers stand for something else, such as words."""
+    return values.dtype.kind in "iu" and values.dtype != np.uint8
+
+
 def to_tensor(inputs: NDArray[Any]) -> torch.Tensor:
     """Return rows as a tensor for a model: bytes from 0 to 1, other integers as they are.
 
     Call it on the rows of a batch, as `Records.batch` does, so that the records themselves stay as
     small as their bytes.
     """
-    if inputs.dtype.kind in "iu" and inputs.dtype != np.uint8:
+    if are_indices(inputs):
         return torch.from_numpy(inputs.astype(np.int64, order="C"))
     scaled = inputs.astype(np.float32, order="C")
     if inputs.dtype == np.uint8:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from coinflower.client.data import load_local_data
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
+from tests.support.participants import enrolled, exact_sum
 
 
 def test_without_a_share_all_training_rows_are_the_clients(owner: Any) -> None:
@@ -79,3 +81,20 @@ def test_one_malformed_record_does_not_keep_a_client_away(
     assert participant.enrol(make_terms()) == 30  # what the server hears does not change
     assert "record 3 counts as absent" in caplog.text
     assert "record 6 counts as absent: its target -1 is not one of the classes 0 to" in caplog.text
+
+
+def test_a_mapped_row_that_cannot_be_used_any_more_counts_as_zero(
+    owner: Any, make_terms: Any, weights: bytes
+) -> None:
+    """A file may change while a client runs; nothing but its own rows suffers."""
+    data = load_local_data(load_policy(owner.policy))
+    folder = owner.policy.parent / "mapped"
+    folder.mkdir()
+    np.save(folder / "x.npy", data.inputs)
+    np.save(folder / "y.npy", data.targets)
+    expected = exact_sum(owner, weights, without=[4])
+    owner.change(data="mapped")
+    terms = make_terms(Mode.TRUSTED, q=1.0)
+    participant = enrolled(owner.open_with(True), terms)
+    np.load(folder / "x.npy", mmap_mode="r+")[4] = np.nan
+    np.testing.assert_allclose(participant.gradient_sum(terms, 1, weights), expected, atol=1e-5)

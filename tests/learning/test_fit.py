@@ -66,3 +66,13 @@ def test_an_own_model_that_public_rows_are_too_much_for_is_refused_before_anybod
     model_for(name, data_of(words + 10), TASK)
     with pytest.raises(UserError, match=f"model '{name}' fails: IndexError"):
         model_for(name, data_of(words + 11), TASK)
+
+
+def test_images_that_would_be_indices_are_named_as_such():
+    scans = data_of(np.zeros((2, 1, 8, 8), np.uint16))
+    with pytest.raises(UserError, match=r"8 x 8 images, which are indices because they are uint16"):
+        model_for("digits", scans, TASK)
+
+
+def test_truth_values_are_numbers():
+    model_for("mlp", data_of(np.ones((2, 4), bool)), TASK)
