@@ -110,6 +110,36 @@ class NoiseShares:
         return math.log10(steps) + log10_rounding_distance(self.share_std / self.cell)
 
 
+def chosen_shares(
+    clients: int, threshold: int | None = None, colluders: int | None = None
+) -> tuple[int, int]:
+    """Return the threshold and the colluders of a federation, as chosen or as usual.
+
+    Args:
+        clients: How many there are.
+        threshold: How many must answer; all but a fifth by default.
+        colluders: How many of them may collude; a tenth of all, and at least one, by default.
+
+    Raises:
+        ValueError: So many clients, or so many honest ones, there are not.
+    """
+    threshold = max(2, clients - clients // 5) if threshold is None else threshold
+    colluders = max(1, clients // 10) if colluders is None else colluders
+    validation.require_count("threshold", threshold, least=2)
+    validation.require_count("colluders", colluders, least=1)
+    if threshold > clients:
+        raise UserError(
+            f"threshold = {threshold} is more than the {clients} clients that there are: no sum "
+            "would ever be opened."
+        )
+    if threshold <= colluders:
+        raise UserError(
+            f"threshold = {threshold} must be above colluders = {colluders}: the noise is that of "
+            "the clients that are not among them."
+        )
+    return threshold, colluders
+
+
 def log10_rounding_distance(deviation: float) -> float:
     """Return log₁₀ of η = 2·Σ_k e^(−π²k²s²), k ≥ 1, rounded up.
 

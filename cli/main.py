@@ -100,6 +100,7 @@ COMMANDS = (
     ),
     Later("keys", "machines.keys:app", "Make keys and certificates for separate machines."),
     Later("server", "machines.server:app", "Run a server and choose who may join it."),
+    Later("notary", "machines.notary:app", "Run a notary, which opens sums and nothing else."),
 )
 """All commands; a summary is the first sentence of the command's own help."""
 

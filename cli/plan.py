@@ -15,6 +15,7 @@ from coinflower.accounting.composition.secrecy import pays_in_epsilon, why_no_se
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
+from coinflower.cli.masked_options import Colluders, Threshold
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.plan_questions import ask_for_batch, ask_for_missing
 from coinflower.cli.privacy import SCHEME_HELP, warn_of_scheme
@@ -22,6 +23,7 @@ from coinflower.deploy.terminal import say, warn
 from coinflower.protocol.choices import MOMENTUM, Choice, caps_for, ranked, weighing
 from coinflower.protocol.choices import chosen as chosen_of
 from coinflower.protocol.modes import Mode, parse_mode
+from coinflower.protocol.notary_key import notary_key
 from coinflower.protocol.planner import (
     USUAL_PARAMETERS,
     Proposal,
@@ -71,6 +73,12 @@ def plan(
     ] = None,
     classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
     experiment: Annotated[str, typer.Option(help="Name of the experiment.")] = "experiment-1",
+    notary: Annotated[
+        list[str] | None,
+        typer.Option(help="A notary's public key or notary.pub, for mode masked; repeatable."),
+    ] = None,
+    threshold: Threshold = None,
+    colluders: Colluders = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for settings.toml and policy.toml.")
     ] = None,
@@ -98,6 +106,9 @@ def plan(
             model or usual_model((1, 8, 8) if data == "digits" else (1, 28, 28)), classes
         ),
         experiment=experiment,
+        notaries=tuple(notary_key(text, Path()) for text in notary or ()),
+        threshold=threshold,
+        colluders=colluders,
     )
     if batch is None:
         batch = ask_for_batch(wishes) if interactive else batch_for(wishes, _UNASKED)
@@ -120,11 +131,18 @@ def plan(
         clients=wishes.clients,
         d=wishes.d,
         batch=batch,
+        honest=wishes.honest,
     )
     best = chosen_of(found)
     warn_of_scheme(kind)
     # Noise that another analysis chose may be too little for what the mode is charged.
-    proposal = propose(wishes, best.split) if kind is wishes.scheme else None
+    known = kind is wishes.scheme and wishes.has_notary
+    proposal = propose(wishes, best.split) if known else None
+    if out is not None and not wishes.has_notary:
+        raise UserError(
+            "--out needs --notary in mode masked, which the terms name; coinflower notary create "
+            "makes one."
+        )
     written = _write(proposal, out)
     pays = _secret_coin_pays(kind, wishes, best)
     if as_json:
@@ -242,6 +260,7 @@ def _print_proposal(proposal: Proposal, written: list[str]) -> None:
     headings = {
         "trial": "Try it on this machine first (its batches and ε are those of the trial's data):",
         "server": "At the server, with settings.toml; allow each client once its key is there:",
+        "notary": "At the notary, before all else; count each client's key once it is there:",
         "client": "At each client, with policy.toml (fill in your names) and the server's ca.pem:",
     }
     for part, lines in proposal.commands.items():

@@ -11,6 +11,7 @@ import click
 import typer
 
 from coinflower.accounting.errors import UserError
+from coinflower.cli.masked_options import Colluders, Threshold
 from coinflower.cli.model_options import ClippingOption, ModelName, ModelOptions, parse_options
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.privacy import Cap
@@ -122,6 +123,8 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder for results (default: a new one in runs/).")
     ] = None,
+    threshold: Threshold = None,
+    colluders: Colluders = None,
     resume: Annotated[
         Path | None, typer.Option(help="Continue the run in this folder, on its original terms.")
     ] = None,
@@ -211,6 +214,8 @@ def run(
             round_seconds=round_seconds,
             trackers=tuple(map(TrackerName, tracker or ())),
             insecure_seed=seed,
+            threshold=threshold,
+            colluders=colluders,
             waits_for_all=kind is NodeKind.SIMULATED,
         )
         cluster = prepare(plan, out)
@@ -283,9 +288,20 @@ def _print_results(results: dict[str, Any]) -> None:
     )
     if results["private"]:
         say(f"ε is for {Unit(results['unit']).facts.protected}.")
+    if "notary" in results:
+        _print_notary(results["notary"])
     if results["insecure"]:
         say("INSECURE: this run was seeded; it protects nothing.", style="red")
     if not results["private"]:
         say("NO PRIVACY: this run protects nothing.", style="red")
     say(f"Results, model, ledgers and policies: {results['out']}")
     say(f"Report: {results['report']}")
+
+
+def _print_notary(notary: dict[str, Any]) -> None:
+    fewest = notary["fewest_clients"]
+    over = "" if fewest is None else f", over {fewest} clients or more"
+    say(
+        f"The notary opened {notary['rounds_opened']} sums{over}; at least "
+        f"{notary['threshold']} must answer, and up to {notary['colluders']} of them may collude."
+    )

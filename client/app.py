@@ -138,10 +138,14 @@ def _answer(message: Message, fields: dict[str, ConfigRecordValues]) -> Message:
 def _enrol(message: Message, owner: Callable[[], Participant]) -> Message:
     """Agree to the terms, or refuse with a sentence that says nothing about the data."""
     size, reason, echo = 0, "", NO_TOKEN
+    beside: dict[str, ConfigRecordValues] = {}
     try:
         participant = owner()
-        size = participant.enrol(_understood(message))
+        terms = _understood(message)
+        size = participant.enrol(terms)
         echo = participant.echo()
+        if terms.mode.masks_sums:
+            beside = {messages.REQUEST: participant.request(terms)}
     except RefusedError as refused:
         logger.warning("Refused to enrol: %s (%s)", refused.refusal.value, _shown(refused))
         reason = refused.refusal.value
@@ -156,6 +160,7 @@ def _enrol(message: Message, owner: Callable[[], Participant]) -> Message:
             messages.DECLARED_SIZE: size,
             messages.REASON: reason,
             messages.ECHO: echo,
+            **beside,
         },
     )
 
@@ -187,14 +192,19 @@ def _invite(message: Message, owner: Callable[[], Participant]) -> Message:
 
 
 def _gradient(message: Message, owner: Callable[[], Participant]) -> Message:
-    """Answer a model with the (noisy) sum of clipped gradients, once per round."""
+    """Answer a model with the (noisy, masked) sum of clipped gradients, once per round."""
     ask = _ask(message)
     participant = owner()
-    total = participant.gradient_sum(
-        _terms(message), _whole(ask, messages.ROUND), ask[messages.WEIGHTS]
-    )
-    sent = messages.vector_to_bytes(total)
-    return _answer(message, {messages.SUM: sent, messages.ECHO: participant.echo()})
+    terms, round_, weights = _terms(message), _whole(ask, messages.ROUND), ask[messages.WEIGHTS]
+    sent: dict[str, ConfigRecordValues]
+    if terms.mode.masks_sums:
+        vouchers = message.content.config_records[messages.ECHO].get(messages.VOUCHERS)
+        total, ticket = participant.masked_sum(terms, round_, weights, vouchers)
+        sent = {messages.SUM: total, messages.TICKET: ticket}
+    else:
+        total = messages.vector_to_bytes(participant.gradient_sum(terms, round_, weights))
+        sent = {messages.SUM: total}
+    return _answer(message, {**sent, messages.ECHO: participant.echo()})
 
 
 owners_of_this_process = ConfiguredOwners()

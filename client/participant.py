@@ -1,8 +1,8 @@
 """A data owner in an experiment: its policy, its ledger, its coin, its gradient.
 
 It knows nothing of Flower. Everything it says is either public or protected: a charge is on disk
-before a coin's outcome is returned, and in modes ``untrusted`` and ``covered`` the work, the shape
-and the size of an answer do not depend on the coin.
+before a coin's outcome is returned, and where everybody always answers, the work, the shape and the
+size of an answer do not depend on the coin.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.errors import SetBackError
@@ -20,6 +21,8 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.agreements import Agreements
 from coinflower.client.data import load_local_data
 from coinflower.client.gradient_sums import GradientSums, Vector
+from coinflower.client.masked import MaskedAnswers
+from coinflower.client.node.private_key import load_private_key
 from coinflower.learning import (
     FixedPoint,
     Randomness,
@@ -49,13 +52,19 @@ class Participant:
         ledger: The data set's ledger.
         data: The owner's records.
         randomness: Where samples and noise come from (coins come from the ledger).
+        key: The owner's key, which mode masked needs.
 
     Attributes:
         current: The terms of the experiment that was last heard of and agreed to.
     """
 
     def __init__(
-        self, policy: Policy, ledger: Ledger, data: Records, randomness: Randomness
+        self,
+        policy: Policy,
+        ledger: Ledger,
+        data: Records,
+        randomness: Randomness,
+        key: ec.EllipticCurvePrivateKey | None = None,
     ) -> None:
         self.policy = policy
         self.ledger = ledger
@@ -63,6 +72,7 @@ class Participant:
         self._randomness = randomness
         self._agreements = Agreements(policy, ledger)
         self._gradients = GradientSums(data, randomness, policy.most_parameters, policy.unit)
+        self._masked = MaskedAnswers(policy, ledger, key)
         self._working = threading.Lock()
         self._public_coins: dict[tuple[str, int], bool] = {}
         self._public_answers: set[tuple[str, int]] = set()
@@ -80,6 +90,7 @@ class Participant:
         if policy.insecure_seed is not None:
             logger.warning("INSECURE: coins, samples and noise are seeded by the policy.")
             randomness = SeededRandom(policy.insecure_seed)
+        key = None if policy.signing_key is None else load_private_key(policy.signing_key)
         data = load_local_data(policy)
         ledger = Ledger.open(
             policy.ledger, data_set=policy.data_set, coins=randomness, witness=policy.witness
@@ -91,7 +102,7 @@ class Participant:
             logger.error("STOPPED: %s", _set_back(policy.ledger, stops.set_back_since))
         if stops.paused_since:
             logger.warning("PAUSED since %s: no coin is flipped.", stops.paused_since)
-        return cls(policy, ledger, data, randomness)
+        return cls(policy, ledger, data, randomness, key)
 
     def heed(self, echo: object) -> None:
         """Stop for good if the ledger lacks an entry that a server has seen before.
@@ -102,8 +113,7 @@ class Participant:
         try:
             self.ledger.heed(echo)
         except SetBackError as error:
-            logger.error("STOPPED: %s", error)
-            raise RefusedError(Refusal.SET_BACK, str(error)) from error
+            raise _stopped(error) from error
 
     def echo(self) -> bytes:
         """Return what a server is to send back with its next question."""
@@ -116,6 +126,8 @@ class Participant:
             RefusedError: With what the server may be told.
         """
         self.policy.require(terms)
+        if terms.mode.masks_sums:
+            self._masked.require(terms)
         self._require_going(terms)
         with self._working:
             try:
@@ -157,27 +169,69 @@ class Participant:
             RefusedError: The terms are not those of the policy, or the owner stopped it.
             LedgerError: Not enrolled, or the charge could not be made durable.
             UnansweredError: The coin said no (in a mode that lets it show), the round was answered
-                before, or the model cannot be used.
+                before, the model cannot be used, or nothing may leave without a mask.
         """
         self.policy.require(terms)
+        if terms.mode.masks_sums:
+            raise UnansweredError(f"mode {terms.mode} sends no sum without a mask")
         with self._working:
-            model = self._gradients.model_of(terms)
-            try:
-                weights = vector_from_bytes(content, count_parameters(model))
-            except ValueError as error:
-                raise UnansweredError(f"a model that cannot be used: {error}") from error
-            (takes_part,) = self._coins(terms, [round_])
-            if not takes_part and not terms.mode.answers_always:
-                raise UnansweredError(f"round {round_} was asked for although its coin said no")
-            if not self._claim(terms, round_):
-                raise UnansweredError(f"round {round_} was answered before")
-            # Do the same work for either coin: sample and compute first, then keep or drop the sum.
-            total = self._gradients.sampled_sum(terms, model, weights)
-            total = np.where(takes_part, total, np.float32(0))
+            total = self._claimed_sum(terms, round_, content)
             if terms.mode.client_adds_noise:
                 counted = FixedPoint.of(total, fine_cell(terms.clip_norm))
                 total = add_noise(counted, terms.noise_std, self._randomness)
             return total
+
+    def request(self, terms: Terms) -> bytes:
+        """Return what the notaries of the terms are to be asked, now that this client enrolled."""
+        return self._masked.request(terms)
+
+    def masked_sum(
+        self, terms: Terms, round_: int, content: object, vouchers: object
+    ) -> tuple[bytes, bytes]:
+        """Return the sum with a share of the noise under a mask, and the notaries' ticket, once.
+
+        Args:
+            terms: What was agreed to.
+            round_: Which round.
+            content: The model's weights as they travel.
+            vouchers: What the notaries answered to `request`.
+
+        Raises:
+            RefusedError: As `gradient_sum`, or a notary knows that the ledger was set back.
+            LedgerError: As `gradient_sum`.
+            UnansweredError: As `gradient_sum`, or a notary has not vouched for the ledger.
+        """
+        self.policy.require(terms)
+        if not terms.mode.masks_sums:
+            raise UnansweredError(f"mode {terms.mode} knows no masks")
+        with self._working:
+            try:
+                self._masked.heed(terms, vouchers)
+            except SetBackError as error:
+                raise _stopped(error) from error
+            except ValueError as error:
+                raise UnansweredError(str(error)) from error
+            total = self._claimed_sum(terms, round_, content)
+            return self._masked.hide(terms, round_, total, self._randomness)
+
+    def _claimed_sum(self, terms: Terms, round_: int, content: object) -> Vector:
+        """Return the bare sum of a round, zeros if its coin said no; never twice.
+
+        It must not leave this client unless the mode trusts the server with it.
+        """
+        model = self._gradients.model_of(terms)
+        try:
+            weights = vector_from_bytes(content, count_parameters(model))
+        except ValueError as error:
+            raise UnansweredError(f"a model that cannot be used: {error}") from error
+        (takes_part,) = self._coins(terms, [round_])
+        if not takes_part and not terms.mode.answers_always:
+            raise UnansweredError(f"round {round_} was asked for although its coin said no")
+        if not self._claim(terms, round_):
+            raise UnansweredError(f"round {round_} was answered before")
+        # Do the same work for either coin: sample and compute first, then keep or drop the sum.
+        total = self._gradients.sampled_sum(terms, model, weights)
+        return np.where(takes_part, total, np.float32(0))
 
     def pause(self) -> None:
         """Flip no coin and answer nothing from now on, even after a restart.
@@ -239,6 +293,11 @@ class Participant:
         fresh = key not in self._public_answers
         self._public_answers.add(key)
         return fresh
+
+
+def _stopped(error: SetBackError) -> RefusedError:
+    logger.error("STOPPED: %s", error)
+    return RefusedError(Refusal.SET_BACK, str(error))
 
 
 def _set_back(ledger: Path, since: str) -> str:

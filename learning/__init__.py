@@ -22,7 +22,7 @@ from coinflower.learning.models.parameters import (
     flatten_parameters,
     load_parameters,
 )
-from coinflower.learning.noise import FixedPoint, add_noise, fine_cell
+from coinflower.learning.noise import FixedPoint, add_noise, fine_cell, noisy_counts
 from coinflower.learning.optimizer import Optimizer, Update
 from coinflower.learning.randomness import Randomness, SecureRandom, SeededRandom
 from coinflower.learning.tasks.named import make_task, task_for, usual_task
@@ -58,6 +58,7 @@ __all__ = [
     "measure",
     "model_for",
     "model_of",
+    "noisy_counts",
     "partition",
     "refuse_mixing_layers",
     "require_vocabulary",

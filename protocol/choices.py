@@ -75,13 +75,18 @@ def signal_left(d: int, q: float, cap: float) -> float:
     return min(1.0, float(left @ mass) / (d * q) + cut)
 
 
-def noise_share(mode: Mode, *, clients: int, p: float, sigma: float, batch: float) -> float:
+def noise_share(
+    mode: Mode, *, clients: int, p: float, sigma: float, batch: float, honest: int = 1
+) -> float:
     """Return the noise on each coordinate of the mean gradient, in clip norms."""
-    noises = mode.noises_in_sum(asked=clients, took_part=max(1.0, p * clients))
+    took_part = max(1.0, p * clients)
+    noises = mode.noises_in_sum(asked=clients, took_part=took_part, honest=honest)
     return sigma * math.sqrt(noises) / batch
 
 
-def ranked(splits: list[Split], *, mode: Mode, clients: int, d: int, batch: float) -> list[Choice]:
+def ranked(
+    splits: list[Split], *, mode: Mode, clients: int, d: int, batch: float, honest: int = 1
+) -> list[Choice]:
     """Return the best cap for every p, by signal to noise, the best first."""
     best: dict[float, Choice] = {}
     for split in splits:
@@ -90,7 +95,12 @@ def ranked(splits: list[Split], *, mode: Mode, clients: int, d: int, batch: floa
             messages=clients if mode.answers_always else split.p * clients,
             signal=signal_left(d, split.q, split.cap),
             noise_share=noise_share(
-                mode, clients=clients, p=split.p, sigma=split.sigma, batch=batch
+                mode,
+                clients=clients,
+                p=split.p,
+                sigma=split.sigma,
+                batch=batch,
+                honest=honest,
             ),
         )
         held = best.get(split.p)

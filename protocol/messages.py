@@ -1,4 +1,4 @@
-"""The three questions a server asks, and the names their parts have on the wire.
+"""The questions a server asks, and the names their parts have on the wire.
 
 Every message is one flat record: Flower spends several requests on each object of a message, so a
 vector travels as bytes beside the other fields.
@@ -21,6 +21,11 @@ INVITE = "invite"
 GRADIENT = "gradient"
 """Here is the model of a round: send the (noisy) sum of your clipped gradients."""
 
+VOUCH = "vouch"
+"""To a notary: what do you remember of these clients' ledgers? Answered by a voucher for each."""
+OPEN = "open"
+"""To a notary: take the masks off the sum of these clients. Answered by the sum of their masks."""
+
 ASK = "ask"
 ANSWER = "answer"
 WEIGHTS = "weights"
@@ -37,6 +42,23 @@ COINS = "coins"
 ECHO = "echo"
 """In an answer, a sealed note of the client's ledger; in a record beside a question, the last one
 that came back. See `coinflower.accounting.ledger.echo`."""
+
+TICKET = "ticket"
+"""In an answer in mode masked, what lets notaries take off its mask; see
+`coinflower.masking.tickets`."""
+TICKETS = "tickets"
+REQUEST = "request"
+"""What a client that enrols asks of the notaries; see `coinflower.masking.vouchers`."""
+REQUESTS = "requests"
+VOUCHERS = "vouchers"
+NOTARY = "notary"
+"""In an answer to ``ENROL``: the public key of a notary, which is no client."""
+LENGTH = "length"
+ASKER = "asker"
+OPENED = "opened"
+MASKS = "masks"
+BAD = "bad"
+PROOF = "proof"
 
 FAILURE_REASON = "The client could not handle this message."
 """All that the server ever learns about a failure; the details are in the client's own log."""

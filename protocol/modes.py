@@ -25,6 +25,8 @@ class ModeFacts:
         server_adds_noise: Whether the server is trusted to add the noise.
         answers_always: Whether a client answers in every round, whatever its coin says.
         flips_coins: Whether a client may sit out; otherwise p is 1.
+        masks_sums: Whether a client adds a share of the noise only, under a mask that a notary
+            takes off sums over many clients.
         label: The mode in one short clause, for a data owner.
         choose_if: When a data owner would allow it.
         noise: Who adds it.
@@ -44,6 +46,7 @@ class ModeFacts:
     server_adds_noise: bool = False
     answers_always: bool = False
     flips_coins: bool = True
+    masks_sums: bool = False
     label: str
     choose_if: str
     noise: str
@@ -64,6 +67,7 @@ class Mode(StrEnum):
     TRUSTED = "trusted"
     COVERED = "covered"
     UNTRUSTED = "untrusted"
+    MASKED = "masked"
     QUIET = "quiet"
     LOCAL_ONLY = "local-only"
     NONE = "none"
@@ -109,6 +113,11 @@ class Mode(StrEnum):
         return self.facts.flips_coins
 
     @property
+    def masks_sums(self) -> bool:
+        """Whether nothing but sums over many clients can be opened, with a notary's help."""
+        return self.facts.masks_sums
+
+    @property
     def hides_coins(self) -> bool:
         """Whether the figures count on nobody but the trusted seeing who takes part."""
         return self.facts.scheme is Certified
@@ -123,10 +132,16 @@ class Mode(StrEnum):
         """The participation probability of whoever does not choose one."""
         return 0.5 if self.flips_coins else 1.0
 
-    def noises_in_sum(self, *, asked: float, took_part: float) -> float:
-        """Return how many independent noises of σ·C the sum of a round carries."""
+    def noises_in_sum(self, *, asked: float, took_part: float, honest: int = 1) -> float:
+        """Return how many independent noises of σ·C the sum of a round carries.
+
+        Args:
+            asked: How many clients were asked.
+            took_part: How many of them took part.
+            honest: How many shares make one noise, where clients add shares.
+        """
         if self.client_adds_noise:
-            return asked if self.answers_always else took_part
+            return (asked if self.answers_always else took_part) / honest
         return float(self.server_adds_noise)
 
 
@@ -196,6 +211,34 @@ _FACTS = {
         if_misplaced="Nobody is trusted. A curious or lying server gains nothing: noise is in "
         "every message, the coin in none. It can waste budget and spoil the model",
         server_sees="from everybody, in every round, noise or a noisy sum",
+        network_sees="that everybody is asked and answers in every round",
+        clients_see="how long the slowest client takes, whatever the coins",
+    ),
+    Mode.MASKED: ModeFacts(
+        scheme=Certified,
+        client_adds_noise=True,
+        answers_always=True,
+        masks_sums=True,
+        label="this client adds a share of the noise, always answers, and only sums over many "
+        "clients can be opened",
+        choose_if="you trust neither the server nor the notary, but that the two do not conspire: "
+        "your client masks what it sends, and a notary that you pin lets the server open sums over "
+        "many clients alone, which need much less noise than `untrusted`",
+        noise="every client, a share of it; only the sum over many clients can be opened",
+        against="everybody, the server included, as long as it conspires neither with every notary "
+        "nor with more clients than the terms count on: nothing but sums can be opened, the shares "
+        "of the others are noise enough for them, and everybody answers in every round",
+        against_readers="yes, up to as many colluding clients as the terms count on",
+        against_network="yes",
+        against_server="yes, unless it conspires with every notary, or with more clients than the "
+        "terms count on",
+        if_misplaced="A server that conspires with every notary can open each client's own "
+        "message, which carries σ/√h of noise instead of σ. If more clients conspire than the "
+        "terms count on, the sums carry less noise than is charged. A server or a notary alone "
+        "gains nothing, whatever lies it tells; it can waste budget and spoil the model",
+        server_sees="from everybody, in every round, numbers that look uniformly random, and the "
+        "noisy sum over at least as many clients as the threshold; a notary sees who answered, and "
+        "no gradients",
         network_sees="that everybody is asked and answers in every round",
         clients_see="how long the slowest client takes, whatever the coins",
     ),

@@ -15,7 +15,9 @@ from coinflower.accounting.composition.calibration import Split, least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
+from coinflower.accounting.masked import chosen_shares
 from coinflower.protocol.choices import MOMENTUM, learning_rates, noise_share
+from coinflower.protocol.masked_terms import masked_fields
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy
 from coinflower.protocol.terms import (
@@ -42,6 +44,11 @@ _POLICY_COMMENTS = {
     "declared_size": "public bound on the number of records",
     "[budget]": "over all experiments on this data, ever",
 }
+_NOTARY_COMMANDS = [
+    "coinflower notary create",
+    "coinflower notary allow MY-DATA.pub",
+    "coinflower notary run --superlink SERVER:8443 --root-certificates ca.pem",
+]
 _MOST_TRIAL_CLIENTS = 20
 _DIGITS = 4
 
@@ -63,6 +70,9 @@ class Wishes:
         classes: Number of classes.
         parameters: Number of the model's parameters, which says how long a step's noise is.
         experiment: Name of the experiment.
+        notaries: Public keys of the notaries of mode masked.
+        threshold: In that mode, how many clients an opened sum has at least; None chooses.
+        colluders: How many of them may collude; None chooses.
     """
 
     clients: int
@@ -77,6 +87,9 @@ class Wishes:
     classes: int = 10
     parameters: int = USUAL_PARAMETERS
     experiment: str = "experiment-1"
+    notaries: tuple[str, ...] = ()
+    threshold: int | None = None
+    colluders: int | None = None
 
     def __post_init__(self) -> None:
         """Check every field once; the terms check the others."""
@@ -93,6 +106,20 @@ class Wishes:
             raise UserError(
                 f"largest p = {self.largest_p} must be 1 in mode {self.mode}: everybody takes part."
             )
+        self.honest  # noqa: B018 - checks threshold and colluders
+
+    @property
+    def has_notary(self) -> bool:
+        """Whether the terms can be written down: in mode masked they name a notary."""
+        return bool(self.notaries) or not self.mode.masks_sums
+
+    @property
+    def honest(self) -> int:
+        """How many clients' noises make the one that is charged."""
+        if not self.mode.masks_sums:
+            return 1
+        threshold, colluders = chosen_shares(self.clients, self.threshold, self.colluders)
+        return threshold - colluders
 
     @property
     def scheme(self) -> type[Analysis]:
@@ -136,6 +163,7 @@ class Proposal:
             p=terms.p,
             sigma=terms.noise_multiplier,
             batch=self.batch,
+            honest=terms.honest_shares,
         )
 
     @property
@@ -176,12 +204,13 @@ class Proposal:
             ledger=Path("ledger.db"),
             declared_size=wishes.d,
             budget=Budget(epsilon=wishes.epsilon, delta=wishes.delta),
+            signing_key=Path("keys/MY-DATA.key") if self.terms.mode.masks_sums else None,
         )
         return policy.to_toml(_POLICY_COMMENTS)
 
     @property
     def commands(self) -> dict[str, list[str]]:
-        """What to type: for a trial on this machine, at the server, and at each client."""
+        """What to type: for a trial on this machine, at the server, notary, and each client."""
         terms, wishes = self.terms, self.wishes
         trial = (
             f"coinflower run --clients {min(wishes.clients, _MOST_TRIAL_CLIENTS)} "
@@ -190,6 +219,7 @@ class Proposal:
             f"--model {shlex.quote(terms.model)} --learning-rate {self.learning_rate!r} "
             f"--momentum {MOMENTUM!r}" + (f" --cap {terms.cap!r}" * terms.is_capped)
         )
+        notary = {"notary": _NOTARY_COMMANDS} if terms.mode.masks_sums else {}
         return {
             "trial": [trial],
             "server": [
@@ -197,6 +227,7 @@ class Proposal:
                 "coinflower server run settings.toml --keys keys --listen 0.0.0.0:8443 --resume",
                 "coinflower server allow MY-DATA.pub",
             ],
+            **notary,
             "client": [
                 "coinflower keys client keys MY-DATA",
                 "coinflower ledger create ledger.db --data-set MY-DATA",
@@ -292,6 +323,7 @@ def propose(wishes: Wishes, split: Split) -> Proposal:
             model=wishes.model
             or usual_model((1, 8, 8) if wishes.data == "digits" else (1, 28, 28)),
             classes=wishes.classes,
+            **_masked(wishes, split, q, sigma),
         )
         cost = terms.round_cost(wishes.d)
         assert cost is not None
@@ -300,6 +332,22 @@ def propose(wishes: Wishes, split: Split) -> Proposal:
             return Proposal(wishes=wishes, terms=terms, epsilon=epsilon)
         # The computed ε is uneven by a rounding here and there.
         sigma = _rounded(sigma * (1 + 10.0**-_DIGITS), up=True)
+
+
+def _masked(wishes: Wishes, split: Split, q: float, sigma: float) -> dict[str, Any]:
+    """Return what mode masked adds to the terms."""
+    if not wishes.mode.masks_sums:
+        return {}
+    return masked_fields(
+        sizes=[wishes.d] * wishes.clients,
+        q=q,
+        cap=split.cap,
+        clip_norm=_CLIP_NORM,
+        noise_multiplier=sigma,
+        notaries=wishes.notaries,
+        threshold=wishes.threshold,
+        colluders=wishes.colluders,
+    )
 
 
 def _rounded(value: float, *, up: bool) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from enum import Enum
 from pathlib import Path
@@ -15,6 +15,7 @@ from pydantic import Field
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.notary_key import notary_key
 from coinflower.protocol.strict import Cap, Count, Index, Positive, Probability, Text, load, strict
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.unit import Unit
@@ -39,6 +40,9 @@ class Refusal(Enum):
     UNIT = "This client counts its data in another unit than the terms protect."
     SCHEMA = "This client does not read its data by this schema."
     TASK = "This client does not learn this task from its data, or not with these options."
+    NOTARY = "This client pins no notary, or others than the terms name."
+    COLLUSION = "The threshold or the colluders of the terms are fewer than this client allows."
+    RING = "The ring of the terms is too small for the sums of this client."
     MODEL = "This client cannot run this model on its data."
     PAUSED = "The owner has paused this client."
     LEFT = "The owner has left this experiment."
@@ -111,6 +115,12 @@ class Policy:
         loaders: Functions of the owner's own that may be named as data, in the same form.
         share: Part of a public data set that stands for this client's data.
         insecure_seed: Makes coins, samples and noise predictable; for tests only.
+        notaries: In mode masked, public keys of the notaries, or paths of their ``.pub`` files. One
+            honest notary among them is enough, so the terms must name all of these and no others.
+        signing_key: Path of this owner's private key (coinflower keys client), by which notaries
+            know it.
+        least_threshold: Fewest clients of a sum that notaries may open.
+        least_colluders: So many clients at least may conspire with the server and learn nothing.
     """
 
     data_set: Text
@@ -139,10 +149,19 @@ class Policy:
     share: Share | None = None
     insecure_seed: Index | None = None
     witness: Path | None = None
+    notaries: frozenset[Text] = frozenset()
+    signing_key: Path | None = None
+    least_threshold: Count = 2
+    least_colluders: Count = 1
 
     def __post_init__(self) -> None:
         """Refuse a policy that keeps no books or allows nothing."""
-        files = {"ledger": self.ledger, "witness": self.witness, "schema": self.schema}
+        files = {
+            "ledger": self.ledger,
+            "witness": self.witness,
+            "schema": self.schema,
+            "signing_key": self.signing_key,
+        }
         for name, file in files.items():
             if file is not None and not file.name:
                 raise UserError(f"{name} = {str(file)!r} must be the path of a file.")
@@ -167,6 +186,7 @@ class Policy:
         schema: Path | None = None,
         share: Share | None = None,
         insecure_seed: int | None = None,
+        signing_key: Path | None = None,
     ) -> Policy:
         """Return a policy that accepts the terms and nothing weaker."""
         return cls(
@@ -193,6 +213,10 @@ class Policy:
             schema=schema,
             share=share,
             insecure_seed=insecure_seed,
+            notaries=frozenset(terms.notaries),
+            signing_key=signing_key,
+            least_threshold=terms.threshold or cls.least_threshold,
+            least_colluders=terms.colluders or cls.least_colluders,
         )
 
     def to_toml(self, comments: Mapping[str, str] | None = None) -> str:
@@ -244,12 +268,33 @@ class Policy:
         ):
             if not value <= most:
                 raise RefusedError(Refusal.EXTENT, f"{what} = {value} > most_{what} = {most}")
+        if terms.mode.masks_sums:
+            self._require_masks(terms)
         if terms.model not in self.models:
             allowed = ", ".join(sorted(self.models))
             raise RefusedError(Refusal.MODEL, f"model {terms.model!r} is not among {allowed}")
         if terms.task not in self.tasks:
             allowed = ", ".join(sorted(self.tasks))
             raise RefusedError(Refusal.TASK, f"task {terms.task!r} is not among {allowed}")
+
+    def _require_masks(self, terms: Terms) -> None:
+        if not self.notaries or self.signing_key is None:
+            missing = "signing_key" if self.notaries else "notaries"
+            raise RefusedError(Refusal.NOTARY, f"mode masked needs {missing} in this policy")
+        if set(terms.notaries) != self.notaries:
+            detail = f"the terms name {_listed(terms.notaries)}, not {_listed(self.notaries)}"
+            raise RefusedError(Refusal.NOTARY, detail)
+        for what, value, least in (
+            ("threshold", terms.threshold, self.least_threshold),
+            ("colluders", terms.colluders, self.least_colluders),
+        ):
+            if value is None or not value >= least:
+                detail = f"{what} = {value} < least_{what} = {least}"
+                raise RefusedError(Refusal.COLLUSION, detail)
+
+
+def _listed(keys: Iterable[str]) -> str:
+    return ", ".join(f"{key[:16]}…" for key in sorted(keys))
 
 
 def _plain(value: object) -> object:
@@ -276,4 +321,6 @@ def load_policy(path: Path) -> Policy:
         ledger=folder / read.ledger,
         schema=read.schema and folder / read.schema,
         witness=read.witness and folder / read.witness,
+        notaries=frozenset(notary_key(text, folder) for text in read.notaries),
+        signing_key=read.signing_key and folder / read.signing_key,
     )

@@ -34,6 +34,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Cap = Annotated[float, Field(ge=1)]
 """Largest norm of a client's whole sum, in clip norms; infinite for none."""
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+NotaryKey = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+"""An X25519 public key in hexadecimal digits."""
 Count = Annotated[int, Field(ge=1)]
 Index = Annotated[int, Field(ge=0)]
 Text = Annotated[str, Field(min_length=1)]

@@ -15,14 +15,17 @@ from pydantic import BeforeValidator, Field
 
 from coinflower.accounting import validation
 from coinflower.accounting.analyses.analysis import Analysis
+from coinflower.accounting.analyses.binomial import most_samples
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Tally
+from coinflower.accounting.masked import NoiseShares
 from coinflower.accounting.mechanism import Round
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.strict import (
     Cap,
     Count,
     Listed,
+    NotaryKey,
     Options,
     Positive,
     Probability,
@@ -61,7 +64,14 @@ _LEFT_OUT_AT_DEFAULT = (
     "pretrained",
     "trained_parts",
     "lora_rank",
+    "threshold",
+    "colluders",
+    "ring_bits",
+    "notaries",
 )
+# What mode masked needs, and no other mode takes.
+_OF_MASKED = ("threshold", "colluders", "ring_bits", "notaries")
+_MOST_NOTARIES = 8
 
 
 @strict
@@ -96,6 +106,10 @@ class Terms:
         pretrained: Hash of a file of public weights at the client, which the model begins with.
         trained_parts: Beginnings of the names of the parameters that are trained; empty for all.
         lora_rank: Rank of what is learned beside each frozen Linear layer; 0 for nothing.
+        threshold: In mode masked, how many clients an opened sum has at least.
+        colluders: How many of them may tell what they added; the others' noise is what is charged.
+        ring_bits: How many bits a masked number has: 32 or 64.
+        notaries: Public keys of the notaries, all of whom are needed to open a sum.
         scheme: Name of the scheme that charges a round; may be left out, but not be another than
             the mode's.
     """
@@ -123,6 +137,10 @@ class Terms:
     pretrained: Sha256 | None = None
     trained_parts: Listed[Text] = ()
     lora_rank: Annotated[int, Field(ge=0, le=1024)] = 0
+    threshold: Annotated[int, Field(ge=2, le=1_000_000)] | None = None
+    colluders: Count | None = None
+    ring_bits: Literal[32, 64] | None = None
+    notaries: Listed[NotaryKey] = ()
     scheme: InitVar[str | None] = None
 
     def __post_init__(self, scheme: str | None) -> None:
@@ -150,6 +168,7 @@ class Terms:
             object.__setattr__(self, "momentum", 0.0)
         self._check_noise()
         self._check_cap()
+        self._check_masks()
         if not self.mode.flips_coins and self.p != 1:
             raise UserError(f"p = {self.p} must be 1 in mode {self.mode}: everybody takes part.")
         if scheme not in (None, self._scheme_name):
@@ -185,6 +204,36 @@ class Terms:
                 "the cap, or set a clip norm."
             )
 
+    def _check_masks(self) -> None:
+        stated = [name for name in _OF_MASKED if getattr(self, name) not in (None, ())]
+        if not self.mode.masks_sums:
+            if stated:
+                raise UserError(f"{stated[0]} goes with mode masked, not with mode {self.mode}.")
+            return
+        missing = [name for name in _OF_MASKED if name not in stated]
+        if missing:
+            raise UserError(f"mode masked needs {', '.join(missing)}.")
+        if len(set(self.notaries)) < len(self.notaries) or len(self.notaries) > _MOST_NOTARIES:
+            raise UserError(f"notaries must be at most {_MOST_NOTARIES} different keys.")
+        self.noise_shares  # noqa: B018 - checks threshold and colluders
+
+    @property
+    def noise_shares(self) -> NoiseShares:
+        """The noise that each client adds in mode masked."""
+        assert self.threshold is not None
+        assert self.colluders is not None
+        return NoiseShares(
+            noise_multiplier=self.noise_multiplier,
+            clip_norm=self.clip_norm,
+            threshold=self.threshold,
+            colluders=self.colluders,
+        )
+
+    @property
+    def honest_shares(self) -> int:
+        """How many clients' noises make the one that is charged: 1 where each adds it whole."""
+        return self.noise_shares.honest if self.mode.masks_sums else 1
+
     @property
     def is_capped(self) -> bool:
         """Whether a client's whole sum is clipped, too."""
@@ -199,6 +248,10 @@ class Terms:
     def noise_std(self) -> float:
         """Standard deviation of the noise on each coordinate."""
         return self.noise_multiplier * self.clip_norm if self.noise_multiplier else 0.0
+
+    def longest_sum(self, declared_size: int) -> float:
+        """Return the largest length, in clip norms, of what a client of that size adds up."""
+        return min(most_samples(declared_size, self.q), self.cap)
 
     def round_cost(self, declared_size: int) -> Analysis | None:
         """Return what one round costs a client of that size; None without privacy.

@@ -148,6 +148,13 @@ def _epsilon_figure(results: dict[str, Any]) -> Figure:
     )
 
 
+def _shares(results: dict[str, Any]) -> list[tuple[str, str]]:
+    if "threshold" not in results:
+        return []
+    told = f"{results['threshold']:,} clients at least, {results['colluders']:,} of them colluding"
+    return [("an opened sum has", told)]
+
+
 def _clip_norms(results: dict[str, Any]) -> str:
     return f"{results['cap']:g} clip norms"
 
@@ -160,6 +167,7 @@ def _terms(results: dict[str, Any]) -> list[Statement]:
         ("data", results["data"]),
         ("clients", f"{results['clients']:,} with {sizes} records each"),
         ("who adds noise", results["noise"]),
+        *_shares(results),
         ("participation probability p", f"{results['p']:.4g}"),
         ("sampling rate q", f"{results['q']:.4g}"),
         *([] if results["cap"] is None else [("cap on a client's sum", _clip_norms(results))]),

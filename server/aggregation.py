@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 
 import numpy as np
-from flwr.app import Message
-from scipy.special import betainc
+from flwr.app import ConfigRecord, Message
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning import FixedPoint, Randomness, add_noise, fine_cell
@@ -21,11 +20,54 @@ from coinflower.server.checkpoint import Vector
 logger = logging.getLogger("coinflower.server")
 
 _ROUNDING = 1e-3
-_RARE = 2.0**-80
 
 
-class RunningSum:
-    """The sum of a round so far, and who contributed to it: one vector, however many clients.
+class Replies(ABC):
+    """The replies of a round: who gave a usable one, and who did not.
+
+    Args:
+        asked: The clients that were asked; all others are ignored.
+
+    Attributes:
+        answered: Who gave a usable reply.
+        dropped: Who gave another one.
+        received_bytes: How much the usable ones hold.
+    """
+
+    def __init__(self, asked: Iterable[int]) -> None:
+        self._asked = frozenset(asked)
+        self.answered: set[int] = set()
+        self.dropped: set[int] = set()
+        self.received_bytes = 0
+
+    def add(self, reply: Message) -> None:
+        """Add what a reply carries, or drop it and name the client."""
+        node = reply.metadata.src_node_id
+        try:
+            if node not in self._asked or node in self.answered:
+                raise ValueError("not asked for")
+            if reply.has_error():
+                raise ValueError(f"error {reply.error.code}")
+            content = self._take(node, reply.content.config_records[messages.ANSWER])
+        except (KeyError, ValueError) as problem:
+            logger.warning("Dropped what client %d sent: %s.", node, problem)
+            self.dropped.add(node)
+            return
+        self.answered.add(node)
+        self.received_bytes += content
+
+    @abstractmethod
+    def _take(self, node: int, answer: ConfigRecord) -> int:
+        """Add what an answer carries to the sum and return how many bytes that was.
+
+        Raises:
+            KeyError: Something is missing in it.
+            ValueError: Something is wrong with it.
+        """
+
+
+class RunningSum(Replies):
+    """The sum of a round so far: one vector, however many clients.
 
     In private modes it is counted in whole numbers of a cell that depends on the terms alone, so
     it is exact: a client adds exactly what it sends, whatever others send, in any order.
@@ -40,9 +82,9 @@ class RunningSum:
     """
 
     def __init__(self, terms: Terms, length: int, asked: Mapping[int, int]) -> None:
+        super().__init__(asked)
         self._terms = terms
         self._length = length
-        self._asked = frozenset(asked)
         self._largest_norms: dict[int, float] = {}
         self._total: FixedPoint | None = None
         if terms.mode.is_private:
@@ -56,9 +98,6 @@ class RunningSum:
                     "a sum can hold; set a smaller largest_total_size."
                 )
         self._bare_total = np.zeros(length if self._total is None else 0)
-        self.answered: set[int] = set()
-        self.dropped: set[int] = set()
-        self.received_bytes = 0
 
     @property
     def total(self) -> Vector:
@@ -71,24 +110,15 @@ class RunningSum:
             return self.total
         return add_noise(self._total, self._terms.noise_std, randomness)
 
-    def add(self, reply: Message) -> None:
-        """Add what a reply carries, or drop it and name the client."""
-        node = reply.metadata.src_node_id
-        vector, problem = _vector_of(reply, self._length)
-        if node not in self._asked or node in self.answered:
-            vector, problem = None, "not asked for"
-        elif vector is not None and not _norm(vector) <= self._largest_norms.get(node, math.inf):
-            vector, problem = None, "longer than its records of one round, or the cap, allow"
-        if vector is None:
-            logger.warning("Dropped what client %d sent: %s.", node, problem)
-            self.dropped.add(node)
-            return
+    def _take(self, node: int, answer: ConfigRecord) -> int:
+        vector = messages.vector_from_bytes(answer[messages.SUM], self._length)
+        if not _norm(vector) <= self._largest_norms.get(node, math.inf):
+            raise ValueError("longer than its records of one round, or the cap, allow")
         if self._total is None:
             self._bare_total += vector
         else:
             self._total.add(vector)
-        self.answered.add(node)
-        self.received_bytes += vector.nbytes
+        return vector.nbytes
 
 
 def cell_of(terms: Terms) -> float:
@@ -108,38 +138,11 @@ def largest_norm(terms: Terms, declared_size: int, length: int) -> float:
     standard deviation s on n coordinates is longer than s·(√n + 10) with a probability of at most
     e⁻⁵⁰.
     """
-    norm = terms.clip_norm * min(most_samples(declared_size, terms.q), terms.cap)
+    norm = terms.clip_norm * terms.longest_sum(declared_size)
     if terms.mode.client_adds_noise:
         norm += terms.noise_std * (math.sqrt(length) + 10)
     return norm * (1 + _ROUNDING)
 
 
-@functools.lru_cache(maxsize=1 << 16)
-def most_samples(declared_size: int, q: float) -> int:
-    """Return how many records a round can have: more have a probability of at most 2⁻⁸⁰.
-
-    The least k with P(Binom(d, q) > k) = I_q(k + 1, d − k) ≤ 2⁻⁸⁰.
-    """
-    too_few, enough = -1, declared_size
-    while enough - too_few > 1:
-        k = (too_few + enough) // 2
-        if betainc(k + 1, declared_size - k, q) <= _RARE:
-            enough = k
-        else:
-            too_few = k
-    return enough
-
-
 def _norm(vector: Vector) -> float:
     return float(np.linalg.norm(vector.astype(np.float64)))
-
-
-def _vector_of(reply: Message, length: int) -> tuple[Vector | None, str]:
-    """Return the vector that a reply carries, or what is wrong with it."""
-    if reply.has_error():
-        return None, f"error {reply.error.code}"
-    try:
-        content = reply.content.config_records[messages.ANSWER][messages.SUM]
-        return messages.vector_from_bytes(content, length), ""
-    except (KeyError, ValueError) as error:
-        return None, str(error)

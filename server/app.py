@@ -38,6 +38,7 @@ from coinflower.server.attendance import Attendance, TooFewClientsError
 from coinflower.server.checkpoint import INSECURE, CheckpointFolder, Vector, write_atomically
 from coinflower.server.grid import PromptGrid
 from coinflower.server.journal import Journal, RoundReport
+from coinflower.server.masked.opening import NotaryError
 from coinflower.server.roster import SizeLimits
 from coinflower.server.settings import Settings, load_settings
 from coinflower.server.strategy import DivergedError, RandomParticipation
@@ -67,7 +68,7 @@ def main(grid: Grid, context: Context) -> None:
         run(grid, settings, checkpoints, journal)
     except StoppedError:
         logger.info("Stopped between two rounds, as asked; the checkpoint is complete.")
-    except (UserError, TooFewClientsError, DivergedError, OSError) as error:
+    except (UserError, TooFewClientsError, DivergedError, NotaryError, OSError) as error:
         journal.status("failed", message=str(error))
         raise
     except Exception as error:
@@ -91,6 +92,11 @@ def require_ready(
     if checkpoints.exists() and not settings.resume:
         raise UserError(
             f"{settings.state} already holds an experiment; resume it or choose another folder."
+        )
+    if settings.no_other_clients and settings.expected_clients < (terms.threshold or 0):
+        raise UserError(
+            f"threshold = {terms.threshold} is more than the {settings.expected_clients} clients "
+            "that are expected, so no sum would ever be opened."
         )
     checkpoints.used_through()  # refuses a folder of other terms before anything is sent
     task = make_task(terms.task, terms.task_options, outputs=terms.classes)

@@ -50,6 +50,11 @@ class Attendance:
         self._refusals = ""
         self._short_since: float | None = None
 
+    def require_at_least(self, clients: int) -> None:
+        """Play no round with fewer clients than this."""
+        self.least = max(self.least, clients)
+        self._expected = max(self._expected, clients)
+
     def wait(self, roster: Roster, *, gather: bool = False) -> None:
         """Return once enough clients are there; ``gather`` gives the others a little time too.
 
@@ -89,6 +94,11 @@ class Attendance:
         return False
 
     def _too_few(self, there: int, roster: Roster) -> TooFewClientsError:
+        missing = roster.notaries.told_missing()
+        if missing:
+            return TooFewClientsError(
+                f"{missing} It was waited for {self._patience:g} s, so the run stops."
+            )
         why = roster.told_refusals()
         return TooFewClientsError(
             f"Only {there} of at least {self.least} clients were there for {self._patience:g} s, "

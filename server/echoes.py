@@ -31,13 +31,15 @@ class Echoes:
         self._ledgers: dict[int, str] = {}
         self._changed = False
 
-    def beside(self, content: RecordDict, node: int) -> RecordDict:
-        """Return a question with the echo for a client beside it.
+    def beside(self, content: RecordDict, node: int, vouchers: bytes = b"") -> RecordDict:
+        """Return a question with the echo for a client beside it, and what notaries say to it.
 
         The echo is in its own record, so that the model, which is the same for all, is stored once.
         """
         token = self._latest.get(self._ledgers.get(node, ""), NO_TOKEN)
         record = ConfigRecord({messages.ECHO: token, messages.SALT: messages.salt()})
+        if vouchers:
+            record[messages.VOUCHERS] = vouchers
         return RecordDict({**content, messages.ECHO: record})
 
     def note_enrolment(self, reply: Message) -> None:

@@ -12,7 +12,8 @@ from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.grid import Pending, PromptGrid
-from coinflower.server.roster import Roster, question
+from coinflower.server.questions import question
+from coinflower.server.roster import Roster
 
 logger = logging.getLogger("coinflower.server")
 

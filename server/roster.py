@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 
 from coinflower.protocol import messages
 from coinflower.protocol.foreign import quoted
@@ -16,6 +16,9 @@ from coinflower.protocol.policy import Refusal
 from coinflower.protocol.terms import Terms
 from coinflower.server.echoes import Echoes
 from coinflower.server.grid import Pending, PromptGrid
+from coinflower.server.masked.notaries import Notaries
+from coinflower.server.masked.vouching import Vouching
+from coinflower.server.questions import question
 
 logger = logging.getLogger("coinflower.server")
 
@@ -25,17 +28,11 @@ _LOOK_SECONDS = 1.0
 _ASK_AGAIN_SECONDS = 5.0
 _SENTENCES = frozenset(refusal.value for refusal in Refusal)
 # What may be over soon: an owner resumes, a full disk gets some space.
-_PASSING = frozenset({Refusal.PAUSED.value, Refusal.LEDGER.value, Refusal.SET_BACK.value})
-
-
-def question(terms: Terms, fields: Mapping[str, int | bytes] | None = None) -> RecordDict:
-    """Return the content of a message that carries the terms; clients remember nothing.
-
-    It is salted: clients that are not asked must not find out from its hash that others are.
-    """
-    record = ConfigRecord({messages.TERMS: terms.to_json(), **(fields or {})})
-    record[messages.SALT] = messages.salt()
-    return RecordDict({messages.ASK: record})
+_NOT_ALLOWED = "A notary does not allow this client's key."
+_PASSING = frozenset(
+    {Refusal.PAUSED.value, Refusal.LEDGER.value, Refusal.SET_BACK.value, _NOT_ALLOWED}
+)
+_BAD_TICKET = "A notary refused this client's ticket."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +63,7 @@ class Roster:
 
     Attributes:
         echoes: The same.
+        notaries: Which nodes are notaries, and no clients.
     """
 
     def __init__(
@@ -81,6 +79,8 @@ class Roster:
         self._reply_seconds = reply_seconds
         self._sizes = sizes or SizeLimits()
         self.echoes = echoes or Echoes()
+        self.notaries = Notaries(terms)
+        self._vouching = Vouching(grid, terms, self.notaries, reply_seconds)
         self._declared: dict[int, int] = {}
         self._refusals: dict[int, str] = {}
         self._online: set[int] = set()
@@ -93,7 +93,8 @@ class Roster:
     def present(self) -> dict[int, int]:
         """Declared sizes of the enrolled nodes that are there and fit into the limit.
 
-        The node that enrolled first comes first.
+        The node that enrolled first comes first. In mode masked notaries have vouched for them; as
+        long as a notary is missing, nobody can be asked for anything.
         """
         return self._split()[0]
 
@@ -135,8 +136,12 @@ class Roster:
         """Return the sizes of the nodes that are there and fit, and the nodes that do not."""
         fitting: dict[int, int] = {}
         left_over, room = [], self._sizes.together
+        if self.notaries.missing:
+            return {}, []
         for node, size in self._declared.items():
             if node not in self._online or node in self._silent:
+                continue
+            if not self._vouching.is_complete(node):
                 continue
             if size <= room:
                 fitting[node] = size
@@ -150,12 +155,24 @@ class Roster:
         now = time.monotonic()
         if now - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = now
-            self._online = set(self._grid.get_node_ids())
+            self._online = self.notaries.online = set(self._grid.get_node_ids())
             self._ask(now)
         for pending in self._pending:
             for reply in pending.poll():
                 self._note(reply)
         self._pending = [pending for pending in self._pending if pending.outstanding]
+        for node in self._vouching.refresh():
+            self._keep_out(node, _NOT_ALLOWED)
+
+    def beside(self, content: RecordDict, node: int) -> RecordDict:
+        """Return a question of a round with what is for this client alone beside it."""
+        return self.echoes.beside(content, node, self._vouching.vouchers(node))
+
+    def expel(self, nodes: Iterable[int]) -> None:
+        """Never ask these nodes again: their tickets keep everybody's sum from being opened."""
+        for node in nodes:
+            self._declared.pop(node, None)
+            self._keep_out(node, _BAD_TICKET)
 
     def went_silent(self, nodes: Iterable[int]) -> None:
         """Do not count on these nodes until they enrol again."""
@@ -164,11 +181,11 @@ class Roster:
             self._silent.add(node)
 
     def _ask(self, now: float) -> None:
-        unknown = self._online - self._declared.keys() - self._refusals.keys()
+        known = self._declared.keys() | self._refusals.keys() | self.notaries.nodes
         waiting = {node for pending in self._pending for node in pending.outstanding}
         due = [
             node
-            for node in (unknown | (self._silent & self._online)) - waiting
+            for node in ((self._online - known) | (self._silent & self._online)) - waiting
             if now - self._asked_at.get(node, -_ASK_AGAIN_SECONDS) >= _ASK_AGAIN_SECONDS
         ]
         if not due:
@@ -193,6 +210,9 @@ class Roster:
             return
         try:
             answer = reply.content.config_records[messages.ANSWER]
+            if messages.NOTARY in answer:
+                self.notaries.note(node, answer[messages.NOTARY])
+                return
             enrolled, size = answer[messages.ENROLLED], answer[messages.DECLARED_SIZE]
             reason = str(answer[messages.REASON])
             if reason not in _SENTENCES:  # not one of ours, so the client's own text
@@ -209,13 +229,18 @@ class Roster:
             # Fixed for the run, so that one record more or less does not change the scale.
             self._declared.setdefault(node, size)
             self.echoes.note_enrolment(reply)
+            if self._terms.mode.masks_sums:
+                self._vouching.request(node, answer.get(messages.REQUEST))
             self._silent.discard(node)
             self._refusals.pop(node, None)
             if node in self._split()[1]:
                 logger.warning("Client %d is left out: %s", node, self._no_room)
         else:
-            if self._refusals.get(node) != reason:
-                logger.warning("Client %d stays away: %s", node, reason)
-            self._refusals[node] = reason
-            if reason in _PASSING:
-                self._silent.add(node)  # asked again
+            self._keep_out(node, reason)
+
+    def _keep_out(self, node: int, reason: str) -> None:
+        if self._refusals.get(node) != reason:
+            logger.warning("Client %d stays away: %s", node, reason)
+        self._refusals[node] = reason
+        if reason in _PASSING:
+            self._silent.add(node)  # asked again

@@ -1,9 +1,9 @@
 """DP-SGD with random participation as a Flower strategy (the paper's Algorithm 1).
 
-In each round the model goes to the clients whose coin said yes (to all in modes ``untrusted`` and
-``covered``; invitations ask for the coins of a block of rounds). Their sums are added up as they
-arrive, noise is added, the total is scaled by 1/(p·q·Σd) over the available clients, and the
-optimizer takes a step.
+In each round the model goes to the clients whose coin said yes (to all where everybody always
+answers; invitations ask for the coins of a block of rounds). Their sums are added up as they
+arrive, noise is added (or, in mode ``masked``, notaries take the masks off), the total is scaled by
+1/(p·q·Σd) over the available clients, and the optimizer takes a step.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ from coinflower.server.grid import PromptGrid
 from coinflower.server.invitations import Invitations
 from coinflower.server.journal import RoundReport
 from coinflower.server.lateness import Enough, Lateness
+from coinflower.server.masked.masked_sum import MaskedSum
+from coinflower.server.masked.opening import Opening
 from coinflower.server.pace import Pace
-from coinflower.server.roster import Roster, SizeLimits, question
+from coinflower.server.questions import question
+from coinflower.server.roster import Roster, SizeLimits
 
 logger = logging.getLogger("coinflower.server")
 
@@ -60,7 +63,8 @@ class RandomParticipation(Strategy):
     _pace: Pace
     _lateness: Lateness
     _model: Optimizer
-    _received: RunningSum
+    _received: RunningSum | MaskedSum
+    _opening: Opening
 
     def __init__(
         self,
@@ -79,6 +83,7 @@ class RandomParticipation(Strategy):
         self._checkpoints = checkpoints
         self._randomness = randomness
         self._attendance = attendance or Attendance()
+        self._attendance.require_at_least(terms.threshold or 1)
         self._sizes = sizes
         self._on_round = on_round
         self._round_seconds = round_seconds
@@ -117,6 +122,7 @@ class RandomParticipation(Strategy):
         Raises:
             TooFewClientsError: Too few clients for longer than the patience.
             DivergedError: A step led to values that are not finite.
+            NotaryError: A notary will not open the sums of this run.
             ValueError: The checkpoint is damaged, of other terms or of another model.
         """
         del train_config, evaluate_config, evaluate_fn
@@ -127,6 +133,9 @@ class RandomParticipation(Strategy):
         self._roster = Roster(prompt, self._terms, timeout, self._sizes, echoes)
         self._invitations = Invitations(
             prompt, self._terms, self._roster, self._checkpoints, timeout
+        )
+        self._opening = Opening(
+            prompt, self._terms, self._roster.notaries, timeout, self._roster.expel
         )
         self._restore(initial_arrays)
         result = Result()
@@ -201,7 +210,7 @@ class RandomParticipation(Strategy):
         content = question(self._terms, {messages.ROUND: server_round, messages.WEIGHTS: weights})
         return [
             Message(
-                self._roster.echoes.beside(content, node),
+                self._roster.beside(content, node),
                 dst_node_id=node,
                 message_type=f"train.{messages.GRADIENT}",
                 ttl=self._pace.reply_seconds,
@@ -213,7 +222,8 @@ class RandomParticipation(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add up the replies as they come; with enough clients, add noise, scale and step."""
-        received = self._received = RunningSum(self._terms, self._model.weights.size, self._asked)
+        kind = MaskedSum if self._terms.mode.masks_sums else RunningSum
+        received = self._received = kind(self._terms, self._model.weights.size, self._asked)
         for reply in replies:
             self._roster.echoes.note_answer(reply)
             received.add(reply)
@@ -223,8 +233,17 @@ class RandomParticipation(Strategy):
             self._available = {node: self._asked[node] for node in received.answered}
         if not self._attendance.suffices(len(self._available), server_round, self._roster):
             return None, None
-        self._step(server_round, received)
+        total = self._total(server_round, received)
+        if total is None:
+            return None, None
+        self._step(server_round, total)
         return _arrays(self._model.weights), None
+
+    def _total(self, round_: int, received: RunningSum | MaskedSum) -> Vector | None:
+        """Return the noisy sum of a round; None if it cannot be opened."""
+        if isinstance(received, MaskedSum):
+            return self._opening.open(round_, received)
+        return received.noisy_total(self._randomness)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -269,9 +288,9 @@ class RandomParticipation(Strategy):
             Checkpoint(weights=model.weights, memory=model.memory, round=self._round)
         )
 
-    def _step(self, round_: int, received: RunningSum) -> None:
+    def _step(self, round_: int, total: Vector) -> None:
         gradient = mean_gradient(
-            received.noisy_total(self._randomness),
+            total,
             p=self._terms.p,
             q=self._terms.q,
             declared_total=sum(self._available.values()),

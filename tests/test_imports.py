@@ -20,18 +20,21 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "coinflower"
 LIBRARY = {"accounting", "protocol", "learning"}
+PARTIES = {"client", "server", "notary"}
 FLOWER = "flower_internals"
 MAY_IMPORT = {
     "accounting": set(),
     "protocol": {"accounting"},
     "learning": {"accounting", "protocol"},
+    "masking": {"accounting", "protocol"},
     FLOWER: set(),
-    "client": LIBRARY | {FLOWER},
-    "server": LIBRARY | {FLOWER},
-    "deploy": LIBRARY | {FLOWER, "client", "server"},
-    "experiments": LIBRARY | {FLOWER, "client", "server"},
-    "report": LIBRARY | {"client", "server", "deploy", "experiments"},
-    "cli": LIBRARY | {"client", "server", "deploy", "experiments", "report"},
+    "client": LIBRARY | {FLOWER, "masking"},
+    "server": LIBRARY | {FLOWER, "masking"},
+    "notary": {"accounting", "protocol", "masking"},
+    "deploy": LIBRARY | {FLOWER, "masking"} | PARTIES,
+    "experiments": LIBRARY | {FLOWER, "masking"} | PARTIES,
+    "report": LIBRARY | PARTIES | {"deploy", "experiments"},
+    "cli": LIBRARY | PARTIES | {"deploy", "experiments", "report"},
 }
 # Inside of a package, rooms that must not know of others.
 ROOMS_MAY_IMPORT = {
@@ -78,6 +81,8 @@ HEAVY = {
     "accounting": {"torch", "flwr", "opacus", "torchvision"},
     "protocol": {"torch", "flwr"},
     "learning": {"flwr"},
+    "masking": {"torch", "flwr"},
+    "notary": {"torch"},
 }
 # Not importing Opacus would defeat the purpose of the accountant for Opacus.
 MAY_BE_HEAVY = {"accounting/plugins/opacus.py"}

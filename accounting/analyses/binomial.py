@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -13,6 +14,7 @@ import scipy
 NEGLIGIBLE_MASS = 1e-22
 # How wrong a probability may be for a million trials; they are rounded up.
 _ROUNDING = 2e-12
+_RARE = 2.0**-80
 
 
 def binomial_window(
@@ -109,3 +111,19 @@ def _mass_below(count: int, d: int, q: float) -> float:
 
 def _mass_above(count: int, d: int, q: float) -> float:
     return float(scipy.special.betainc(count + 1, d - count, q)) if count < d else 0.0
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def most_samples(declared_size: int, q: float) -> int:
+    """Return how many records a round can have: more have a probability of at most 2⁻⁸⁰.
+
+    The least k with P(Binom(d, q) > k) = I_q(k + 1, d − k) ≤ 2⁻⁸⁰.
+    """
+    too_few, enough = -1, declared_size
+    while enough - too_few > 1:
+        k = (too_few + enough) // 2
+        if scipy.special.betainc(k + 1, declared_size - k, q) <= _RARE:
+            enough = k
+        else:
+            too_few = k
+    return enough

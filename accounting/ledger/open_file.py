@@ -186,8 +186,12 @@ class OpenLedgerFile:
             key = ledger_rows.read_about(self._connection, self.path)["key"]
             return ledger_echo.seal(testify(self._connection, self.path), key)
 
-    def heed(self, token: object) -> None:
+    def heed(self, token: object, whose: str = "a server") -> None:
         """Stop this ledger for good if it lacks what an echo of its own speaks of.
+
+        Args:
+            token: The echo.
+            whose: Who kept it, in words.
 
         Raises:
             SetBackError: It was set back.
@@ -197,7 +201,7 @@ class OpenLedgerFile:
                 about = ledger_rows.read_about(self._connection, self.path)
                 seen = ledger_echo.unseal(token, about["id"], about["key"])
                 if seen is not None:
-                    require_seen(self._connection, self.path, seen, "a server")
+                    require_seen(self._connection, self.path, seen, whose)
         except SetBackError:
             ledger_stops.stop_set_back(self.path)
             raise

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coinflower.accounting.errors import UserError
+from coinflower.cli.machines.connection import (
+    Insecure,
+    RootCertificates,
+    ServerAddress,
+    read_authority,
+)
 from coinflower.cli.machines.options import (
     FOR_THE_OWNER_ONLY,
     DrainSeconds,
     HealthHost,
     HealthPort,
 )
-from coinflower.client.page.access import is_loopback, parse_address
-from coinflower.deploy.keys.key_files import load_certificate, require_private
+from coinflower.client.page.access import parse_address
+from coinflower.deploy.keys.key_files import require_private
 from coinflower.deploy.machines.logs import LogFormat, LogFormatOption, start_logging
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.protocol.policy import Policy, load_policy
@@ -31,13 +36,9 @@ if TYPE_CHECKING:  # these take torch and the web server along
 
 def client(
     policy: Annotated[Path, typer.Argument(help="The owner's policy (TOML).")],
-    superlink: Annotated[str, typer.Option(help="host:port of the server.")],
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Use plain HTTP; only for a server on this machine.")
-    ] = False,
-    root_certificates: Annotated[
-        Path | None, typer.Option(help="ca.pem of the server's authority (default: the system's).")
-    ] = None,
+    superlink: ServerAddress,
+    insecure: Insecure = False,
+    root_certificates: RootCertificates = None,
     private_key: Annotated[
         Path | None, typer.Option(help="This node's private key (coinflower keys client).")
     ] = None,
@@ -53,18 +54,15 @@ def client(
     """Join a federation as a data owner and stay until Ctrl-C or SIGTERM."""
     os.umask(FOR_THE_OWNER_ONLY)
     start_logging(log_format)
-    _require_address(superlink, insecure=insecure)
-    if insecure and root_certificates is not None:
-        raise UserError(
-            f"--insecure checks no certificate, so --root-certificates {root_certificates} would "
-            "have no effect; leave out one of them."
-        )
+    authority = read_authority(superlink, root_certificates, insecure=insecure)
     if page is not None:
         parse_address(page)
-    authority = None if root_certificates is None else _authority(root_certificates)
     if private_key is not None:
         require_private(private_key)
-    _require_writable(load_policy(policy))
+    allowed = load_policy(policy)
+    _require_writable(allowed)
+    if allowed.signing_key is not None:
+        require_private(allowed.signing_key)
 
     import torch
 
@@ -114,27 +112,6 @@ def _owners_page(
         joined=lambda: node.joined,
     )
     return PageServer(address, subject)
-
-
-def _require_address(address: str, *, insecure: bool) -> None:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise UserError(f"superlink = {address!r} must be host:port, as in fl.example.org:8443.")
-    if insecure and not is_loopback(host.strip("[]")):
-        raise UserError(
-            f"--insecure sends everything unprotected, so it is for this machine only, not for "
-            f"{host}; use --root-certificates and --private-key."
-        )
-
-
-def _authority(path: Path) -> bytes:
-    ends = load_certificate(path).not_valid_after_utc
-    if ends < datetime.now(UTC):
-        raise UserError(
-            f"The authority in {path} expired on {ends:%Y-%m-%d %H:%M} UTC; ask the server's "
-            "operator for a new one."
-        )
-    return path.read_bytes()
 
 
 def _require_writable(policy: Policy) -> None:

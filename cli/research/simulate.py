@@ -11,6 +11,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coinflower.accounting.errors import UserError
+from coinflower.cli.masked_options import Colluders, Threshold
 from coinflower.cli.model_options import ClippingOption, ModelName, ModelOptions, parse_options
 from coinflower.cli.output import JsonFlag, number, print_json
 from coinflower.cli.privacy import Cap
@@ -63,6 +64,8 @@ def simulate(
         str,
         typer.Option(help=f"Who adds noise: {', '.join(Mode)}, or central."),
     ] = "trusted",
+    threshold: Threshold = None,
+    colluders: Colluders = None,
     schema: Schema = None,
     partition: Partition = "equal",
     unit: UnitName = "record",
@@ -162,6 +165,8 @@ def simulate(
         resume=resume,
         seed=seed,
         threads=threads,
+        threshold=threshold,
+        colluders=colluders,
     )
     with stop_on_signals() as stop, _bar(iterations, quiet=as_json) as advance:
         results = run_request(request, note=warn, progress=advance, stopped=stop.is_set)

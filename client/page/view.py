@@ -71,7 +71,7 @@ def render(subject: Subject, reading: LedgerReading, form_key: str) -> str:
         "joined": subject.joined(),
         "policy_rows": [] if subject.policy is None else _policy_rows(subject.policy),
         "path": subject.reader.path,
-        "server_proof": [mode for mode in Mode if mode.client_adds_noise],
+        "server_proof": [mode for mode in Mode if mode.client_adds_noise and not mode.masks_sums],
     }
     if reading.snapshot is not None:
         values.update(_snapshot_values(subject, reading))
@@ -132,6 +132,12 @@ def _policy_rows(policy: Policy) -> list[tuple[str, str]]:
         ("Models allowed", ", ".join(sorted(policy.models))),
         ("Tasks allowed", ", ".join(sorted(policy.tasks))),
     ]
+    if any(mode.masks_sums for mode in policy.modes):
+        rows += [
+            ("Notaries", ", ".join(sorted(policy.notaries)) or "none: mode masked is refused"),
+            ("Clients of an opened sum, at least", f"{policy.least_threshold:,}"),
+            ("Colluding clients to withstand, at least", f"{policy.least_colluders:,}"),
+        ]
     if policy.insecure_seed is not None:
         rows.append(("INSECURE", "coins, samples and noise are seeded"))
     return rows

@@ -110,7 +110,8 @@ def largest_body(terms: Terms) -> int:
     """
     from coinflower.learning import count_parameters, model_of
 
-    return _BYTES_A_PARAMETER * count_parameters(model_of(terms)) + _LEAST_BODY
+    each = max(_BYTES_A_PARAMETER, (terms.ring_bits or 0) // 8)
+    return each * count_parameters(model_of(terms)) + _LEAST_BODY
 
 
 def render_limit(largest_body: int) -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import math
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from coinflower.accounting import validation
 from coinflower.accounting.composition.calibration import least_sigma
@@ -16,6 +20,8 @@ from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_up
+from coinflower.deploy.keys.keys import make_node_key
+from coinflower.deploy.machines.notary_folder import NotaryFolder
 from coinflower.deploy.trackers.following import require_trackers
 from coinflower.learning import (
     Clipping,
@@ -36,6 +42,8 @@ from coinflower.learning.data.own_loader import is_own_loader
 from coinflower.learning.data.partitions import file_count
 from coinflower.learning.data.persons import units_of
 from coinflower.learning.optimizer import usual_for
+from coinflower.masking.sealing import public_bytes
+from coinflower.protocol.masked_terms import masked_fields
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy, Share
 from coinflower.protocol.strict import Options
@@ -81,6 +89,8 @@ class Plan:
         round_seconds: From the beginning of a round to that of the next; None starts it at once.
         trackers: Who else is told the figures of each round.
         insecure_seed: Seeds everything; for tests only.
+        threshold: In mode masked, how many clients an opened sum has at least; None chooses.
+        colluders: How many of them may collude; None chooses.
         waits_for_all: Whether a round waits for every client, however slow. For clients that are
             never away, such as those of Flower's simulation engine, which plays them in turns.
     """
@@ -113,6 +123,8 @@ class Plan:
     round_seconds: float | None = None
     trackers: tuple[TrackerName, ...] = ()
     insecure_seed: int | None = None
+    threshold: int | None = None
+    colluders: int | None = None
     waits_for_all: bool = False
 
     def __post_init__(self) -> None:
@@ -120,6 +132,14 @@ class Plan:
         validation.require_delta(self.delta)
         if self.epsilon is not None:
             validation.require_epsilon(self.epsilon)
+        for name in ("threshold", "colluders"):
+            if getattr(self, name) is not None and not self.mode.masks_sums:
+                raise UserError(f"{name} goes with mode masked, not with mode {self.mode}.")
+        if self.mode.masks_sums and self.waits_for_all:
+            raise UserError(
+                "Flower's simulation engine plays clients only, and mode masked needs a notary, "
+                "too; choose other --nodes."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +171,11 @@ class Cluster:
         """The clients' policy files, in order."""
         count = len(list(self.folder.glob("clients/client-*.toml")))
         return [self.folder / "clients" / f"client-{index}.toml" for index in range(count)]
+
+    @property
+    def notary(self) -> NotaryFolder | None:
+        """The notary's folder, in mode masked."""
+        return NotaryFolder(self.folder / "notary") if self.terms.mode.masks_sums else None
 
     def ledger(self, index: int) -> Path:
         """Return where a client's ledger is."""
@@ -185,7 +210,8 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     sizes = [units.count(rows) for rows in shares]
     experiment = fresh_name("run")
     task = task_for(loaded, plan.task or usual_task(loaded), plan.task_options)
-    terms = _terms(plan, experiment, data, task, max(sizes))
+    notary = X25519PrivateKey.generate()
+    terms = _terms(plan, experiment, data, task, sizes, notary)
     # Now, not in a round, shows what does not go together.
     model_for(terms.model, data, task, options=terms.model_options)
     folder = folder or Path("runs") / experiment
@@ -198,6 +224,8 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
         insecure=plan.insecure_seed is not None,
     )
     (cluster.folder / "clients").mkdir(parents=True)
+    if cluster.notary is not None:
+        cluster.notary.create(notary)
     (cluster.folder / "terms.json").write_text(json.dumps(terms.to_fields(), indent=1) + "\n")
     if plan.schema is not None:
         cluster.schema.write_bytes(plan.schema.read_bytes())
@@ -241,10 +269,19 @@ def _save_test_part(cluster: Cluster, data: Dataset) -> str:
     return str(path)
 
 
-def _terms(plan: Plan, experiment: str, data: Dataset, task: Task, largest_size: int) -> Terms:
+def _terms(
+    plan: Plan,
+    experiment: str,
+    data: Dataset,
+    task: Task,
+    sizes: Sequence[int],
+    notary: X25519PrivateKey,
+) -> Terms:
     if plan.mode.is_private and plan.epsilon == 0:
         raise UserError("epsilon = 0 is a budget of nothing: no round may be played.")
     model = plan.model or usual_model_for(data.train)
+    largest_size = max(sizes)
+    sigma = _sigma(plan, largest_size)
     terms = Terms(
         experiment=experiment,
         mode=plan.mode,
@@ -253,7 +290,7 @@ def _terms(plan: Plan, experiment: str, data: Dataset, task: Task, largest_size:
         clip_norm=plan.clip_norm,
         clipping=plan.clipping,
         cap=plan.cap,
-        noise_multiplier=_sigma(plan, largest_size),
+        noise_multiplier=sigma,
         rounds=plan.rounds,
         rounds_per_invitation=plan.rounds_per_invitation,
         unit=plan.unit,
@@ -264,9 +301,27 @@ def _terms(plan: Plan, experiment: str, data: Dataset, task: Task, largest_size:
         row_shape=shape_for(model, data.train),
         model_options=plan.model_options,
         schema=data.train.schema,
+        **_masked(plan, sigma, sizes, notary),
     )
     _require_within_budget(plan, terms, largest_size)
     return terms
+
+
+def _masked(
+    plan: Plan, sigma: float, sizes: Sequence[int], notary: X25519PrivateKey
+) -> dict[str, Any]:
+    if not plan.mode.masks_sums:
+        return {}
+    return masked_fields(
+        sizes=sizes,
+        q=plan.q,
+        cap=plan.cap,
+        clip_norm=plan.clip_norm,
+        noise_multiplier=sigma,
+        notaries=[public_bytes(notary).hex()],
+        threshold=plan.threshold,
+        colluders=plan.colluders,
+    )
 
 
 def _sigma(plan: Plan, largest_size: int) -> float:
@@ -317,6 +372,9 @@ def _write_client(cluster: Cluster, plan: Plan, data: str, share: Share, size: i
         spent = 0.0 if cost is None else epsilon_after([(cost, terms.rounds)], plan.delta)
         budget = spent * _ROOM
     seed = plan.insecure_seed
+    clients = cluster.folder / "clients"
+    if cluster.notary is not None:
+        cluster.notary.registry.allow(make_node_key(clients, f"client-{index}").path)
     policy = Policy.for_terms(
         terms,
         data_set=f"share-{index}",
@@ -328,7 +386,8 @@ def _write_client(cluster: Cluster, plan: Plan, data: str, share: Share, size: i
         schema=None if plan.schema is None else Path("..") / cluster.schema.name,
         share=share,
         insecure_seed=None if seed is None else seed * 1000 + index,
+        signing_key=None if cluster.notary is None else Path(f"client-{index}.key"),
     )
-    path = cluster.folder / "clients" / f"client-{index}.toml"
+    path = clients / f"client-{index}.toml"
     path.write_text(policy.to_toml())
     Ledger.create(cluster.ledger(index), policy.data_set).close()

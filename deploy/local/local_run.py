@@ -19,6 +19,7 @@ from coinflower.client.app import SIMULATED_POLICIES
 from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink
 from coinflower.deploy.local.cluster import Cluster
+from coinflower.deploy.local.local_notary import LOG, local_notary, notary_results
 from coinflower.deploy.local.nodes import NodeKind, local_nodes
 from coinflower.deploy.runs import RunFailedError, failure, require_alive
 from coinflower.protocol.policy import load_policy
@@ -86,6 +87,7 @@ def run_cluster(
     )
     with (
         _superlink(cluster, kind, port) as superlink,
+        local_notary(cluster.notary, superlink.address, cluster.folder / "logs") as notary_died,
         local_nodes(kind, superlink.address, cluster.policies, cluster.folder / "logs") as nodes,
     ):
         run_id = superlink.start_run(app)
@@ -97,7 +99,7 @@ def run_cluster(
             progress(state, metrics.rows)
             dead = _told_dead(cluster, kind, nodes.dead())
             if status.completed:
-                return dead
+                return dead + _told_notary(cluster, died=notary_died())
             if status.finished:
                 log = cluster.folder / "logs" / "server.log"
                 log.write_text(superlink.run_log(run_id))
@@ -107,7 +109,12 @@ def run_cluster(
                 raise RunFailedError(f"All clients died: {'; '.join(dead)}.")
             require_alive(state, again=f"coinflower run --resume {cluster.folder}")
         superlink.stop_run(run_id)
-        return _told_dead(cluster, kind, nodes.dead())
+        dead = _told_dead(cluster, kind, nodes.dead())
+        return dead + _told_notary(cluster, died=notary_died())
+
+
+def _told_notary(cluster: Cluster, *, died: bool) -> list[str]:
+    return [f"the notary (see {cluster.folder / 'logs' / LOG})"] * died
 
 
 def _told_dead(cluster: Cluster, kind: NodeKind, dead: Sequence[int]) -> list[str]:
@@ -159,6 +166,8 @@ def collect_results(cluster: Cluster, started: float) -> dict[str, Any]:
         "out": str(cluster.folder),
         "clients": [_client(cluster, index) for index in range(len(cluster.policies))],
     }
+    if cluster.notary is not None:
+        results["notary"] = notary_results(cluster.notary, terms)
     (cluster.folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     (cluster.folder / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
     if metrics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,10 +30,12 @@ class Registry:
 
     Args:
         folder: Where the files are; made if missing.
+        to: What its keys may do, in words.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, to: str = "join") -> None:
         self._folder = folder
+        self._to = to
         make_folder(folder)
 
     def allow(self, path: Path) -> str:
@@ -52,7 +55,7 @@ class Registry:
                 f"({target}) or rename {path}."
             )
         write_file(target, path.read_bytes().strip() + b"\n", mode=0o644)
-        return f"{path.stem} ({fingerprint(key)}) may join."
+        return f"{path.stem} ({fingerprint(key)}) may {self._to}."
 
     def revoke(self, path: Path) -> str:
         """Keep a key out from now on and return what is to be told.
@@ -67,12 +70,16 @@ class Registry:
         for file in self._folder.glob("*.pub"):
             if _readable(file) == key:
                 file.unlink()
-        return f"{name} ({fingerprint(key)}) may not join any more."
+        return f"{name} ({fingerprint(key)}) may not {self._to} any more."
 
     def names(self) -> dict[bytes, str]:
         """Return the names of the allowed keys; files that hold no key let nobody in."""
-        keys = {file: _readable(file) for file in sorted(self._folder.glob("*.pub"))}
-        return {_bytes(key): file.stem for file, key in keys.items() if key is not None}
+        return {_bytes(key): name for name, key in self.keys().items()}
+
+    def keys(self) -> dict[str, EllipticCurvePublicKey]:
+        """Return the allowed keys by name."""
+        keys = {file.stem: _readable(file) for file in sorted(self._folder.glob("*.pub"))}
+        return {name: key for name, key in keys.items() if key is not None}
 
 
 class NodeAdmission:
@@ -127,9 +134,16 @@ class NodeAdmission:
 
 def _readable(path: Path) -> EllipticCurvePublicKey | None:
     try:
-        return load_public_key(path)
+        found = path.stat()
+        return _key_in(path, found.st_ino, found.st_mtime_ns)
     except (ValueError, OSError):
         return None
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _key_in(path: Path, _file: int, _changed: int) -> EllipticCurvePublicKey:
+    """Read a key; thousands are looked up in every round of a notary."""
+    return load_public_key(path)
 
 
 def _bytes(key: EllipticCurvePublicKey) -> bytes:

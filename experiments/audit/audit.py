@@ -12,6 +12,7 @@ from typing import Any
 
 from coinflower.experiments.audit.claims import Claim, judge, judge_coins
 from coinflower.experiments.audit.faults import planted
+from coinflower.experiments.audit.masked import seen_in_sums
 from coinflower.experiments.audit.one_run import Training, audit_training
 from coinflower.experiments.audit.settings import ANGLES, Setting
 from coinflower.experiments.audit.trials import Job, Outputs, run_job
@@ -52,7 +53,7 @@ def standard_plan(*, full: bool) -> Plan:
             geometry=geometry,
             p=mode.usual_p,
             # A trusting client's rounds come with either coin, the others' are chosen.
-            rounds=times * (300 if mode.server_adds_noise and mode.flips_coins else 150),
+            rounds=times * (300 if seen_in_sums(mode) and mode.flips_coins else 150),
             flips=times * 4000,
         )
         for mode in PRIVATE_MODES
@@ -162,7 +163,7 @@ def capped_client(mode: Mode, *, times: int = 1) -> Setting:
         cap=1.0,
         whole_client=True,
         deltas=(0.05,),
-        rounds=times * (500 if mode.server_adds_noise and mode.flips_coins else 200),
+        rounds=times * (500 if seen_in_sums(mode) and mode.flips_coins else 200),
         flips=times * 1000,
         copies=1,
         label="as a whole, capped",

@@ -27,28 +27,41 @@ class Colluder:
 
     Args:
         value: What it adds to the last coordinate.
+        declared_size: What it declares.
     """
 
-    def __init__(self, value: float) -> None:
+    def __init__(self, value: float, declared_size: int = DECLARED_SIZE) -> None:
         self._value = value
+        self._declared_size = declared_size
 
     def answer(self, message: Message) -> Message:
         """Return the answer to any question."""
         asked = message.content.config_records[messages.ASK]
-        answer = ConfigRecord()
         if messages.COUNT in asked:
-            answer[messages.COINS] = [True] * int(asked[messages.COUNT])  # type: ignore[arg-type]
+            coins = [True] * int(asked[messages.COUNT])  # type: ignore[arg-type]
+            answer = ConfigRecord({messages.COINS: coins})
         elif messages.WEIGHTS in asked:
             content = asked[messages.WEIGHTS]
             assert isinstance(content, bytes)
-            vector = np.zeros(len(content) // 4, dtype=np.float32)
-            vector[-1] = self._value
-            answer[messages.SUM] = messages.vector_to_bytes(vector)
+            answer = self._sum(message, len(content) // 4)
         else:
-            answer[messages.ENROLLED] = True
-            answer[messages.DECLARED_SIZE] = DECLARED_SIZE
-            answer[messages.REASON] = ""
+            answer = self._enrolled()
         return Message(RecordDict({messages.ANSWER: answer}), reply_to=message)
+
+    def _enrolled(self) -> ConfigRecord:
+        return ConfigRecord(
+            {
+                messages.ENROLLED: True,
+                messages.DECLARED_SIZE: self._declared_size,
+                messages.REASON: "",
+            }
+        )
+
+    def _sum(self, message: Message, length: int) -> ConfigRecord:
+        del message
+        vector = np.zeros(length, dtype=np.float32)
+        vector[-1] = self._value
+        return ConfigRecord({messages.SUM: messages.vector_to_bytes(vector)})
 
 
 def conspiracy(clip_norm: float) -> Sequence[Colluder]:

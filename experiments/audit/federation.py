@@ -20,10 +20,14 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from coinflower.accounting.ledger.entries import Budget, EntryKind
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.app import make_app
+from coinflower.client.node.private_key import load_private_key
 from coinflower.client.participant import Participant
 from coinflower.experiments.audit.colluders import Colluder
+from coinflower.experiments.audit.masked import MaskedColluder, make_notary, write_key
 from coinflower.flower_internals.messages import as_task, set_message_id
 from coinflower.learning import SecureRandom, SeededRandom, flatten_parameters, model_of
+from coinflower.notary.app import make_app as make_notary_app
+from coinflower.notary.notary import Notary
 from coinflower.protocol import messages
 from coinflower.protocol.policy import Policy
 from coinflower.protocol.terms import Terms
@@ -39,6 +43,7 @@ Classes = npt.NDArray[np.int64]
 # Steps so short that the weights stay near zero, where gradients are what the data say.
 STEP = 1e-6
 _FIRST_NODE = 1000
+_NOTARY_NODE = 9000
 _NO_LIMIT = 1e9
 _NO_CONTEXT = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={})
 
@@ -66,6 +71,8 @@ def write_client(
     np.savez(
         folder / "data.npz", x_train=images, y_train=classes, x_test=images[:1], y_test=classes[:1]
     )
+    if terms.mode.masks_sums:
+        write_key(folder / "owner.key")
     policy = Policy.for_terms(
         terms,
         data_set="audit",
@@ -74,6 +81,7 @@ def write_client(
         declared_size=declared_size,
         budget=Budget(epsilon=_NO_LIMIT, delta=1e-3),
         insecure_seed=seed,
+        signing_key=Path("owner.key") if terms.mode.masks_sums else None,
     )
     path = folder / "policy.toml"
     path.write_text(policy.to_toml())
@@ -87,7 +95,8 @@ class Seen:
 
     Attributes:
         sums: Noisy sum behind every step of the model, rounds x parameters.
-        replies: By client and round, the vector that it sent; a silent round is missing.
+        replies: By client and round, the vector that it sent; a silent round is missing, and so is
+            one whose vector is masked.
         heard: By client, every round of which a coin or a vector left it.
         coins: By client and charged round, the coin in its ledger.
     """
@@ -116,7 +125,12 @@ def play(
         seed: Makes the server's noise predictable.
     """
     owners = [Participant.open(policy) for policy in policies]
-    grid = WatchedGrid(owners, colluders)
+    notary = None
+    if terms.mode.masks_sums:
+        keys = [load_private_key(policy.with_name("owner.key")) for policy in policies]
+        known = [each.public_key for each in colluders if isinstance(each, MaskedColluder)]
+        notary = make_notary(folder / "notary", [*(key.public_key() for key in keys), *known])
+    grid = WatchedGrid(owners, colluders, notary)
     start = flatten_parameters(model_of(terms)).numpy()
     path = [start]
     strategy = RandomParticipation(
@@ -130,7 +144,7 @@ def play(
     )
     with as_task():
         strategy.start(
-            PromptGrid(grid, batch=len(policies) + len(colluders)),
+            PromptGrid(grid, batch=len(list(grid.get_node_ids()))),
             ArrayRecord({messages.VECTOR: Array(start)}),
             num_rounds=terms.rounds,
         )
@@ -167,10 +181,17 @@ class WatchedGrid:
     Args:
         owners: The clients.
         colluders: Further nodes, which are not watched.
+        notary: One more, in mode masked.
     """
 
-    def __init__(self, owners: Sequence[Participant], colluders: Sequence[Colluder] = ()) -> None:
+    def __init__(
+        self,
+        owners: Sequence[Participant],
+        colluders: Sequence[Colluder] = (),
+        notary: Notary | None = None,
+    ) -> None:
         self._apps = [make_app(owner) for owner in owners]
+        self._notary = None if notary is None else make_notary_app(notary)
         self._colluders = dict(enumerate(colluders, start=len(owners)))
         self.replies: list[dict[int, Vector]] = [{} for _ in owners]
         self.heard: list[set[int]] = [set() for _ in owners]
@@ -178,8 +199,9 @@ class WatchedGrid:
         self._ids = itertools.count()
 
     def get_node_ids(self) -> Iterable[int]:
-        """Ids of all clients."""
-        return range(_FIRST_NODE, _FIRST_NODE + len(self._apps) + len(self._colluders))
+        """Ids of all clients, and of the notary."""
+        clients = range(_FIRST_NODE, _FIRST_NODE + len(self._apps) + len(self._colluders))
+        return clients if self._notary is None else [*clients, _NOTARY_NODE]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Deliver each message at once."""
@@ -194,6 +216,9 @@ class WatchedGrid:
         name = f"message-{next(self._ids)}"
         set_message_id(message, name)
         index = message.metadata.dst_node_id - _FIRST_NODE
+        if self._notary is not None and message.metadata.dst_node_id == _NOTARY_NODE:
+            self._answers[name] = self._notary(message, _NO_CONTEXT)
+            return name
         if index in self._colluders:
             self._answers[name] = self._colluders[index].answer(message)
             return name
@@ -216,6 +241,8 @@ class WatchedGrid:
             self.heard[index].add(first)
             content = given[messages.SUM]
             assert isinstance(content, bytes)
+            if messages.TICKET in given:
+                return
             self.replies[index][first] = messages.vector_from_bytes(content, len(content) // 4)
 
 

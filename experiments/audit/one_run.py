@@ -6,6 +6,7 @@ same run shows whether a ledger has charged every round of which anything left i
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from coinflower.experiments.audit.federation import (
     play,
     write_client,
 )
+from coinflower.experiments.audit.masked import fields_for, seen_in_sums
 from coinflower.experiments.audit.model import COPIES, WIDE
 from coinflower.experiments.audit.trials import scratch
 from coinflower.learning import Randomness, SecureRandom, SeededRandom
@@ -78,6 +80,14 @@ class Training:
             model=WIDE,
             classes=2,
             learning_rate=learning_rate(p, q, _CANARIES),
+            **fields_for(
+                self.mode,
+                [len(own) for own in _shares()],
+                q=q,
+                cap=math.inf,
+                clip_norm=_CLIP_NORM,
+                noise_multiplier=self.noise_multiplier,
+            ),
         )
 
 
@@ -135,10 +145,11 @@ def _shares() -> list[npt.NDArray[np.int64]]:
 def _totals(training: Training, seen: Seen) -> npt.NDArray[np.float64]:
     """Return how far each canary's coordinate moved against its gradient, as an observer sees it.
 
-    Who trusts the server shows it more, but observers see only its sums. Where clients add the
-    noise, the observer is the server and looks at each client's messages alone.
+    Who trusts the server shows it more, but observers see only its sums, as everybody does in mode
+    masked. Where else clients add the noise, the observer is the server and looks at each client's
+    messages alone.
     """
-    if training.mode.server_adds_noise:
+    if seen_in_sums(training.mode):
         return np.asarray(-seen.sums.sum(axis=0, dtype=np.float64))
     totals: npt.NDArray[np.float64] = np.zeros(_CANARIES)
     for own, replies in zip(_shares(), seen.replies, strict=True):

@@ -20,6 +20,7 @@ from coinflower.accounting.analyses.paper import AsPlotted
 from coinflower.accounting.mechanism import Round
 from coinflower.experiments.audit.colluders import OFFSET, declared_by_all
 from coinflower.experiments.audit.federation import Classes, Images, learning_rate
+from coinflower.experiments.audit.masked import fields_for, others_of
 from coinflower.experiments.audit.model import COPIES, PLANE, RAW_NORM, WIDE
 from coinflower.learning import cap_factors
 from coinflower.protocol.modes import Mode
@@ -92,7 +93,8 @@ class Setting:
     @property
     def declared_total(self) -> int:
         """What all clients of a round declare."""
-        return self.copies * self.size + (declared_by_all() if self.colluders else 0)
+        others = declared_by_all() if self.colluders else others_of(self.mode)
+        return self.copies * self.size + others
 
     def terms(self, rounds: int) -> Terms:
         """Return the terms of a run of so many rounds."""
@@ -109,6 +111,14 @@ class Setting:
             model=PLANE if self.copies == 1 else WIDE,
             classes=2,
             learning_rate=learning_rate(self.p, self.q, self.declared_total),
+            **fields_for(
+                self.mode,
+                [self.copies * self.size, *[1] * others_of(self.mode)],
+                q=self.q,
+                cap=self.cap,
+                clip_norm=CLIP_NORM,
+                noise_multiplier=self.noise_multiplier,
+            ),
         )
 
     def data(self, *, with_canary: bool) -> tuple[Images, Classes]:

@@ -13,9 +13,15 @@ import numpy.typing as npt
 
 from coinflower.client.participant import Participant
 from coinflower.experiments.audit.bounds import Coins
-from coinflower.experiments.audit.colluders import conspiracy
+from coinflower.experiments.audit.colluders import Colluder, conspiracy
 from coinflower.experiments.audit.faults import planted
 from coinflower.experiments.audit.federation import one_thread, play, write_client
+from coinflower.experiments.audit.masked import (
+    COLLUDERS,
+    HELPERS,
+    MaskedColluder,
+    seen_in_sums,
+)
 from coinflower.experiments.audit.settings import Array, Setting
 from coinflower.learning import count_parameters, model_of
 from coinflower.protocol.messages import vector_to_bytes
@@ -80,7 +86,7 @@ def run_job(job: Job) -> Outputs:
         one_thread(),
     ):
         started = time.process_time()
-        gather = _released_sums if job.setting.mode.server_adds_noise else _client_messages
+        gather = _released_sums if seen_in_sums(job.setting.mode) else _client_messages
         outputs = gather(job, Path(folder))
         return replace(outputs, cpu_seconds=time.process_time() - started)
 
@@ -90,11 +96,16 @@ def _released_sums(job: Job, folder: Path) -> Outputs:
     setting = job.setting
     terms = setting.terms(setting.rounds)
     server_seed = None if job.seed is None else job.seed + 1
+    colluders: Sequence[Colluder] = conspiracy(terms.clip_norm) if setting.colluders else ()
+    helpers: list[Path] = []
+    if setting.mode.masks_sums:
+        helpers = [_write_helper(job, folder / f"helper-{one}", terms) for one in range(HELPERS)]
+        colluders = [MaskedColluder(terms) for _ in range(COLLUDERS)]
     seen = play(
         terms,
-        [_write(job, folder / "client", terms)],
+        [_write(job, folder / "client", terms), *helpers],
         folder / "server",
-        colluders=conspiracy(terms.clip_norm) if setting.colluders else (),
+        colluders=colluders,
         seed=server_seed,
     )
     outputs = setting.outputs(seen.sums)
@@ -137,6 +148,13 @@ def _write(job: Job, folder: Path, terms: Terms) -> Path:
     images, classes = job.setting.data(with_canary=job.with_canary)
     size = job.setting.copies * job.setting.size
     return write_client(folder, terms, images, classes, declared_size=size, seed=job.seed)
+
+
+def _write_helper(job: Job, folder: Path, terms: Terms) -> Path:
+    """Write an honest client whose only record has no gradient: it adds its share of the noise."""
+    images, classes = job.setting.data(with_canary=False)
+    seed = None if job.seed is None else job.seed + 2
+    return write_client(folder, terms, 0 * images[:1], classes[:1], declared_size=1, seed=seed)
 
 
 def _enrolled(policy: Path, terms: Terms) -> Participant:

@@ -57,6 +57,8 @@ class Request:
         resume: Whether to continue from the state in ``out``.
         seed: Seeds everything; insecure.
         threads: How many compute at a time, on all cores by default; nothing depends on it.
+        threshold: With masked noise, how many clients a sum has at least; None chooses.
+        colluders: How many of them may collude; None chooses.
     """
 
     scenario: str
@@ -89,6 +91,8 @@ class Request:
     resume: bool = False
     seed: int | None = None
     threads: int | None = None
+    threshold: int | None = None
+    colluders: int | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked before any data is read."""
@@ -132,6 +136,11 @@ class Request:
                 f"noise = 'none' adds no noise, but scheme = {self.scheme!r} would choose some; "
                 "leave out one of them."
             )
+        for name, given in {"threshold": self.threshold, "colluders": self.colluders}.items():
+            if given is not None and self.noise != Mode.MASKED:
+                raise UserError(
+                    f"{name} = {given} goes with noise = 'masked', not with {self.noise!r}."
+                )
         if math.isfinite(self.cap) and self.noise == CENTRAL:
             raise UserError(
                 f"cap = {self.cap:g} bounds each client's sum, but noise = 'central' has no "

@@ -17,6 +17,7 @@ import torch
 
 from coinflower.accounting.analyses.names import scheme_class
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.masked import chosen_shares
 from coinflower.experiments.simulator.peak_memory import keep_freed_memory
 from coinflower.experiments.simulator.request import NO_SCHEME, Request
 from coinflower.experiments.simulator.scenarios import (
@@ -54,6 +55,7 @@ from coinflower.learning import (
     usual_model_for,
     usual_task,
 )
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import CLASSIFICATION
 from coinflower.protocol.unit import Unit
 from coinflower.server.checkpoint import write_atomically
@@ -132,6 +134,7 @@ def run_request(
             iterations=request.iterations,
             availability=request.availability,
             cap=request.cap,
+            **shares_of(request, federation),
         ),
         data.train,
         model,
@@ -205,6 +208,15 @@ def sigma_of(request: Request, federation: Federation) -> float:
     )
 
 
+def shares_of(request: Request, federation: Federation) -> dict[str, int]:
+    """Return threshold and colluders of masked noise; nothing for other noise."""
+    if request.noise != Mode.MASKED:
+        return {}
+    clients = len(federation.sizes)
+    threshold, colluders = chosen_shares(clients, request.threshold, request.colluders)
+    return {"threshold": threshold, "colluders": colluders}
+
+
 def _kept_sigma(request: Request, begun: State) -> float:
     """Return the noise of a request that resumes: past iterations cannot be noised again."""
     return float(begun.terms.get("sigma", 0.0) if request.sigma is None else request.sigma)
@@ -231,6 +243,7 @@ def _terms(
         "availability": request.availability,
         "sigma": sigma,
         "delta": request.delta,
+        **shares_of(request, federation),
         "clip norm": request.clip_norm,
         **({"clipping": request.clipping} if request.clipping != "flat" else {}),
         "cap": request.cap if math.isfinite(request.cap) else None,
@@ -306,6 +319,7 @@ def _figures(
         "optimizer": update.optimizer,
         "update": update.describe(),
         "noise": request.noise,
+        **shares_of(request, federation),
         "data": request.data,
         "insecure": request.seed is not None,
         "curve": {at: next(iter(found.values()), None) for at, found in curve.measured.items()},

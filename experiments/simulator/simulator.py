@@ -70,6 +70,8 @@ class Scenario:
         iterations: How many the schedule of the step size is for.
         availability: Probability that a client is there at all in an iteration.
         cap: Bound on each client's sum, in clip norms; infinite for none.
+        threshold: In mode masked, how many clients must be there for a sum to be opened.
+        colluders: How many of these may collude.
     """
 
     sizes: Rows
@@ -83,6 +85,8 @@ class Scenario:
     availability: float = 1.0
     cap: float = math.inf
     clipping: Clipping = "flat"
+    threshold: int = 1
+    colluders: int = 0
 
     def __post_init__(self) -> None:
         """Check every field once."""
@@ -192,6 +196,9 @@ class Simulator:
         """Play one iteration."""
         draw = self.draw()
         scenario = self._scenario
+        if draw.available < scenario.threshold:  # the round is void
+            self._played += 1
+            return draw
         load_parameters(self._model, self.optimizer.weights)
         std = self._noise_std(draw)
         noise = self._sums.drawn_meanwhile(self._randomness, len(self.optimizer.weights), std)
@@ -276,7 +283,11 @@ class Simulator:
         scenario = self._scenario
         noises = 1.0
         if scenario.noise != CENTRAL:
-            noises = scenario.noise.noises_in_sum(asked=draw.available, took_part=draw.participants)
+            noises = scenario.noise.noises_in_sum(
+                asked=draw.available,
+                took_part=draw.participants,
+                honest=scenario.threshold - scenario.colluders,
+            )
         if noises == 0 or scenario.noise_multiplier == 0:
             return 0.0  # the clip norm may be infinite
         return scenario.noise_multiplier * scenario.clip_norm * float(np.sqrt(noises))

@@ -20,7 +20,6 @@ from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.cli.main import app
 from coinflower.learning import SeededRandom
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
-from coinflower.protocol.terms import Terms
 from coinflower.report.guarantee import detection_rate, group_loss, guessing_chance
 from tests.support import builders
 
@@ -29,16 +28,8 @@ BUDGET = Budget(epsilon=4.0, delta=1e-3)
 
 
 def make_terms(mode):
-    return Terms(
-        experiment="heart",
-        mode=mode,
-        p=mode.usual_p,
-        q=0.1,
-        clip_norm=1.0,
-        noise_multiplier=1.5,
-        rounds=2,
-        model="digits",
-        classes=10,
+    return builders.make_terms(
+        mode, experiment="heart", q=0.1, rounds=2, rounds_per_invitation=1, noise_multiplier=1.5
     )
 
 

@@ -29,7 +29,8 @@ def call(arguments, typed=""):
 
 
 def proposal(mode=Mode.TRUSTED, cap=math.inf, **changes):
-    wishes = Wishes(**{**WISHES, "mode": mode, **changes})
+    notaries = ("a" * 64,) if mode.masks_sums else ()
+    wishes = Wishes(**{**WISHES, "mode": mode, "notaries": notaries, **changes})
     splits = splits_for_batch(
         wishes.scheme,
         batch_size=24,

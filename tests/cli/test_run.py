@@ -27,7 +27,7 @@ def command(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--mode", "hidden"], "choose one of trusted, covered, untrusted, quiet"),
+        (["--mode", "hidden"], "choose one of trusted, covered, untrusted, masked, quiet"),
         (["--mode", "none"], "--no-privacy"),
         (["--mode", "local-only", "-p", "0.5"], "must be 1 in mode local-only"),
         (["--data", "no/such/folder"], "'no/such/folder' does not exist"),

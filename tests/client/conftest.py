@@ -15,6 +15,7 @@ from coinflower.accounting.coin import CoinSource
 from coinflower.accounting.ledger.entries import Entry
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.data import load_local_data
+from coinflower.client.node.private_key import load_private_key
 from coinflower.client.participant import Participant
 from coinflower.learning import Randomness, SecureRandom, build_model, flatten_parameters
 from coinflower.protocol.messages import vector_to_bytes
@@ -75,6 +76,7 @@ class Owner:
             ledger or Ledger.open(policy.ledger, data_set=policy.data_set, coins=coins),
             load_local_data(policy),
             randomness or SecureRandom(),
+            load_private_key(policy.signing_key) if policy.signing_key else None,
         )
 
     def entries(self, kind: str | None = None) -> list[Entry]:

@@ -23,6 +23,7 @@ from tests.support.participants import (
     SPEAKING,
     Make,
     Recorder,
+    answer,
     enrolled,
     exact_sum,
     fail_on,
@@ -36,9 +37,9 @@ from tests.support.participants import (
 def test_a_round_is_answered_once(owner: Any, make_terms: Make, weights: bytes, mode: Mode) -> None:
     terms = make_terms(mode)
     participant = enrolled(owner.open_with(True, randomness=Heads()), terms)
-    participant.gradient_sum(terms, 3, weights)
+    answer(participant, terms, 3, weights)
     with pytest.raises(UnansweredError, match="round 3 was answered before"):
-        participant.gradient_sum(terms, 3, weights)
+        answer(participant, terms, 3, weights)
 
 
 class Heads(Recorder):

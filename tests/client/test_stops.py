@@ -14,6 +14,7 @@ from coinflower.client.participant import Participant
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal, RefusedError
 from coinflower.protocol.terms import Terms
+from tests.support.participants import answer
 
 Make = Callable[..., Terms]
 
@@ -39,7 +40,7 @@ def test_a_paused_client_refuses_everything_before_a_coin(
     before = owner.entries()
     participant.pause()
     assert refusal_of(lambda: participant.enrol(terms)) is Refusal.PAUSED
-    assert refusal_of(lambda: participant.gradient_sum(terms, 1, weights)) is Refusal.PAUSED
+    assert refusal_of(lambda: answer(participant, terms, 1, weights)) is Refusal.PAUSED
     if not mode.answers_always:
         assert refusal_of(lambda: participant.flip(terms, [1, 2])) is Refusal.PAUSED
     assert owner.entries() == before

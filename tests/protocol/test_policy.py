@@ -364,13 +364,15 @@ def test_a_policy_made_for_terms_is_read_back_and_allows_them_and_nothing_weaker
         schema=Path("schema.toml"),
         share=Share(clients=3, index=1),
         insecure_seed=7,
+        signing_key=Path("ward7.key"),
     )
     path = tmp_path / "policy.toml"
     path.write_text(made.to_toml({"data_set": "whose", "[budget]": "for ever"}))
     assert path.read_text().splitlines()[0].endswith("# whose")
     assert "# for ever" in path.read_text()
     loaded = load_policy(path)
-    here = {"ledger": tmp_path / "ledger.db", "schema": tmp_path / "schema.toml"}
+    names = {"ledger": "ledger.db", "schema": "schema.toml", "signing_key": "ward7.key"}
+    here = {field: tmp_path / name for field, name in names.items()}
     assert loaded == replace(made, **here)
     loaded.require(agreed)
     weaker: list[dict[str, Any]] = [{"q": 0.6}, {"model": "paper-cnn"}, {"classes": 10_001}]

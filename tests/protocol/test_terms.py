@@ -32,6 +32,17 @@ UNWRITTEN: dict[str, Any] = {
     "pretrained": None,
     "trained_parts": (),
     "lora_rank": 0,
+    "threshold": None,
+    "colluders": None,
+    "ring_bits": None,
+    "notaries": (),
+}
+MASKED: dict[str, Any] = {
+    "mode": Mode.MASKED,
+    "threshold": 5,
+    "colluders": 1,
+    "ring_bits": 32,
+    "notaries": ("a" * 64,),
 }
 PLAIN = terms_fields(q=0.1, rounds=20, learning_rate=0.5, momentum=0.9, **UNWRITTEN)
 PRIVATE = list(PRIVATE_MODES)
@@ -51,7 +62,6 @@ def any_terms(draw: st.DrawFn) -> Terms:
     rounds = draw(st.integers(1, 1_000_000))
     return Terms(
         experiment=draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)),
-        mode=mode,
         p=1 if mode is Mode.LOCAL_ONLY else draw(unit()),
         q=draw(unit()),
         clip_norm=draw(st.floats(1e-12, 1e12) if mode.is_private else st.just(math.inf)),
@@ -63,6 +73,7 @@ def any_terms(draw: st.DrawFn) -> Terms:
         classes=draw(st.integers(2, 100_000)),
         learning_rate=draw(st.floats(0, exclude_min=True, allow_infinity=False)),
         momentum=draw(st.floats(0, 1, exclude_max=True)),
+        **({**MASKED, "mode": mode} if mode.masks_sums else {"mode": mode}),
     )
 
 
@@ -134,6 +145,54 @@ def test_the_hash_changes_with_every_field(field: str, other: object) -> None:
     assert Terms.from_json(changed.to_json()) == changed
 
 
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [
+        ("threshold", 6),
+        ("colluders", 2),
+        ("ring_bits", 64),
+        ("notaries", ("b" * 64,)),
+        ("notaries", ("a" * 64, "b" * 64)),
+    ],
+)
+def test_the_hash_changes_with_every_field_of_mode_masked(field: str, other: object) -> None:
+    changed, before = make(**{**MASKED, field: other}), make(**MASKED)
+    assert changed.hash != before.hash
+    assert Terms.from_json(changed.to_json()) == changed
+
+
+@pytest.mark.parametrize("field", ["threshold", "colluders", "ring_bits", "notaries"])
+def test_mode_masked_needs_what_no_other_mode_takes(field: str) -> None:
+    with pytest.raises(ValueError, match=f"mode masked needs {field}"):
+        make(**{**MASKED, field: UNWRITTEN[field]})
+    with pytest.raises(ValueError, match=f"{field} goes with mode masked, not with mode trusted"):
+        make(**{field: MASKED[field]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"threshold": 1}, "threshold = 1 must be at least 2"),
+        ({"colluders": 0}, "colluders = 0 must be at least 1"),
+        ({"threshold": 3, "colluders": 3}, "threshold = 3 must be above colluders = 3"),
+        ({"ring_bits": 48}, "ring_bits"),
+        ({"notaries": ("a" * 63,)}, "notaries"),
+        ({"notaries": ("a" * 64, "a" * 64)}, "at most 8 different keys"),
+        ({"notaries": tuple(f"{n:064x}" for n in range(9))}, "at most 8 different keys"),
+    ],
+)
+def test_terms_of_mode_masked_that_protect_nobody_are_refused(
+    changes: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(ValueError, match=match):
+        make(**{**MASKED, **changes})
+
+
+def test_honest_shares_are_the_threshold_without_the_colluders() -> None:
+    assert make(**{**MASKED, "threshold": 8, "colluders": 3}).honest_shares == 5
+    assert make().honest_shares == 1
+
+
 def test_every_field_is_among_those_that_change_the_hash() -> None:
     assert {field.name for field in dataclasses.fields(Terms)} == PLAIN.keys()
 
@@ -166,7 +225,8 @@ def test_terms_without_a_cap_say_nothing_of_caps() -> None:
 
 @pytest.mark.parametrize("mode", PRIVATE)
 def test_every_private_mode_takes_a_cap_and_is_charged_with_it(mode: Mode) -> None:
-    terms = make(mode=mode, p=mode.usual_p, clip_norm=0.5, cap=3)
+    masked = MASKED if mode.masks_sums else {}
+    terms = make(**{**masked, "mode": mode}, p=mode.usual_p, clip_norm=0.5, cap=3)
     assert terms.cap_norm == 1.5
     cost = terms.round_cost(70)
     assert cost is not None

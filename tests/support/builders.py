@@ -22,6 +22,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy
 from coinflower.protocol.terms import Terms
+from tests.support.notaries import NOTARY, write_signing_key
 
 DIGITS_SIZE = 1437
 
@@ -40,6 +41,9 @@ def terms_fields(mode: Mode = Mode.TRUSTED, **changes: Any) -> dict[str, Any]:
         "model": "digits",
         "classes": 10,
     }
+    if mode.masks_sums:
+        masked = {"threshold": 2, "colluders": 1, "ring_bits": 32, "notaries": (NOTARY,)}
+        fields.update(masked)
     return {**fields, **changes}
 
 
@@ -97,7 +101,7 @@ def write_images(path: Path, size: int, *, side: int = 8, classes: int = 10, see
 def make_owner(
     path: Path, size: int, *, side: int = 8, classes: int = 10, seed: int = 3, **policy: Any
 ) -> Path:
-    """Make a data owner's images, policy and empty ledger, whose names differ in their endings.
+    """Make a data owner's images, policy, key and empty ledger; names differ in their endings.
 
     Args:
         path: The policy's file.
@@ -116,7 +120,10 @@ def make_owner(
         "largest_q": 1.0,
         "least_noise_multiplier": 1.5,
         "budget": {"epsilon": 40.0, "delta": 1e-5},
+        "notaries": [NOTARY],
+        "signing_key": path.with_suffix(".key").name,
     }
+    write_signing_key(path.with_suffix(".key"))
     fields = policy_fields(**{**own, **policy})
     path.write_text(tomli_w.dumps(fields))
     Ledger.create(path.parent / fields["ledger"], fields["data_set"]).close()

@@ -30,6 +30,8 @@ from coinflower.learning import (
     load_parameters,
     to_tensor,
 )
+from coinflower.notary.app import make_app as make_notary_app
+from coinflower.notary.notary import Notary
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
@@ -42,8 +44,10 @@ from coinflower.server.lateness import Enough
 from coinflower.server.roster import SizeLimits
 from coinflower.server.strategy import RandomParticipation
 from tests.support.builders import make_owner, make_terms
+from tests.support.notaries import make_notary, signing_keys
 
 Make = Callable[..., Any]
+NOTARY_NODE = 9000
 EVERYTHING: dict[str, Any] = {"p": 1.0, "q": 1.0, "clip_norm": math.inf}
 Weights = npt.NDArray[np.float32]
 Deliver = Callable[[], Message]
@@ -73,9 +77,12 @@ class Event:
 class MemoryGrid:
     """Delivers messages to ClientApps of this process at once; ``interfere`` may do otherwise."""
 
-    def __init__(self, policies: dict[int, Path]) -> None:
+    def __init__(
+        self, policies: dict[int, Path], notaries: dict[int, Notary] | None = None
+    ) -> None:
         self.policies = policies
-        self.online = set(policies)
+        self.notaries = notaries or {}
+        self.online = {*policies, *self.notaries}
         self.events: list[Event] = []
         self.interfere: Interference = lambda _, deliver: deliver()
         self.before_push: Callable[[Message], None] = lambda _: None
@@ -115,6 +122,8 @@ class MemoryGrid:
 
     def _deliver(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
+        if node in self.notaries:
+            return self._ask_notary(message)
         context = Context(
             run_id=1,
             node_id=node,
@@ -125,6 +134,13 @@ class MemoryGrid:
         try:
             return self._app(message, context)
         except RuntimeError as error:
+            return Message(Error(2, str(error)), reply_to=message)
+
+    def _ask_notary(self, message: Message) -> Message:
+        context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={})
+        try:
+            return make_notary_app(self.notaries[message.metadata.dst_node_id])(message, context)
+        except Exception as error:  # as the resident node does
             return Message(Error(2, str(error)), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -245,9 +261,15 @@ def make_federation(
         own.update((policy or {}).get(index, {}))
         path = folder / f"client-{index}.toml"
         policies[1000 + index] = make_owner(path, size, seed=5 + index, **own)
+    if mode.masks_sums:
+        changes = {"threshold": max(2, len(sizes)), **changes}
     terms = make_terms(mode, **{"rounds": 6, "rounds_per_invitation": 1, **changes})
     update = update or Update(learning_rate=0.5)
-    return Federation(folder=folder, terms=terms, update=update, grid=MemoryGrid(policies))
+    notaries = {}
+    if mode.masks_sums:
+        notaries[NOTARY_NODE] = make_notary(folder / "notary", signing_keys(policies.values()))
+    grid = MemoryGrid(policies, notaries)
+    return Federation(folder=folder, terms=terms, update=update, grid=grid)
 
 
 def round_of(message: Message) -> int:

@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Context, Message, Metadata, RecordDict
 from flwr.app.message import make_message
 from torch import nn
 
-from coinflower.accounting.ledger.echo import TOKEN_BYTES
+from coinflower.accounting.ledger.echo import NO_TOKEN, TOKEN_BYTES
 from coinflower.client.app import ConfiguredOwners, make_app
 from coinflower.client.data import load_local_data
 from coinflower.client.participant import Participant
@@ -27,11 +27,13 @@ from coinflower.learning import (
     load_parameters,
     to_tensor,
 )
+from coinflower.masking.vouchers import write_voucher
 from coinflower.protocol import messages
 from coinflower.protocol.messages import FAILURE_REASON, vector_from_bytes
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal, RefusedError, load_policy
 from coinflower.protocol.terms import Terms
+from tests.support.notaries import KEY
 
 Make = Callable[..., Terms]
 
@@ -91,6 +93,14 @@ def fail_on(samples: Sequence[npt.NDArray[Any]]) -> Callable[..., torch.Tensor]:
 def enrolled(participant: Participant, terms: Terms) -> Participant:
     participant.enrol(terms)
     return participant
+
+
+def answer(participant: Participant, terms: Terms, round_: int, weights: bytes) -> object:
+    """Return what a client sends in a round, in any mode."""
+    if not terms.mode.masks_sums:
+        return participant.gradient_sum(terms, round_, weights)
+    voucher = write_voucher(participant.request(terms), terms.hash, NO_TOKEN, KEY)
+    return participant.masked_sum(terms, round_, weights, voucher)
 
 
 def refused(action: Callable[[], object]) -> Refusal:

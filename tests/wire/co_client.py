@@ -47,7 +47,7 @@ import json, os, time
 from flwr.app import Message
 from flwr.serverapp import ServerApp
 from coinflower.server.grid import PromptGrid
-from coinflower.server.roster import question
+from coinflower.server.questions import question
 from coinflower.server.settings import load_settings
 
 app = ServerApp()

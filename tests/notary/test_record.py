@@ -1,0 +1,119 @@
+"""A notary's record is made once, is never replaced in silence, and outlives crashes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coinflower.accounting.ledger.echo import NO_TOKEN
+from coinflower.notary.record import Record
+from coinflower.protocol.objections import Objection, ObjectionError
+
+NOTARY = "a" * 64
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    Record.create(tmp_path / "record.db", NOTARY)
+    return tmp_path / "record.db"
+
+
+def note(record: Record, round_: int, terms: str = "t") -> None:
+    record.note_opening(
+        terms=terms,
+        experiment="trial",
+        round_=round_,
+        seeds=[os.urandom(32), os.urandom(32)],
+        tokens={b"o": b"ledger" + bytes(10) + b"token"},
+    )
+
+
+def test_a_record_is_for_its_owner_only_and_never_overwritten(path: Path) -> None:
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ValueError, match="never overwritten"):
+        Record.create(path, NOTARY)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_lost_record_is_not_made_anew(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="rounds might be opened twice"):
+        Record.open(tmp_path / "record.db", NOTARY)
+
+
+def test_the_record_of_another_notary_is_refused(path: Path) -> None:
+    with pytest.raises(ValueError, match="belongs to a notary with another key"):
+        Record.open(path, "b" * 64)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database at all, but long enough", bytes(4096)])
+def test_a_damaged_record_is_refused_and_kept(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="cannot be used"):
+        Record.open(path, NOTARY)
+    assert path.read_bytes() == content
+
+
+def test_another_file_in_its_place_is_noticed_before_anything_is_opened(path: Path) -> None:
+    record = Record.open(path, NOTARY)
+    note(record, 1)
+    path.rename(path.with_name("away.db"))
+    with pytest.raises(ObjectionError) as caught:
+        note(record, 2)
+    assert caught.value.objection is Objection.RECORD
+    Record.create(path, NOTARY)
+    with pytest.raises(ObjectionError):
+        note(record, 2)
+
+
+def test_a_round_that_fails_half_way_leaves_no_trace(path: Path) -> None:
+    record = Record.open(path, NOTARY)
+    tokens: dict[bytes, Any] = {b"o": None}
+    with pytest.raises(TypeError):
+        record.note_opening(terms="t", experiment="trial", round_=1, seeds=[b"s"], tokens=tokens)
+    assert record.opened() == []
+    note(record, 1)
+
+
+def test_of_many_that_ask_at_once_one_opens_the_round(path: Path) -> None:
+    opened: list[int] = []
+    objections: list[Objection] = []
+
+    def ask(index: int) -> None:
+        try:
+            note(Record.open(path, NOTARY), 1)
+            opened.append(index)
+        except ObjectionError as error:
+            objections.append(error.objection)
+
+    threads = [threading.Thread(target=ask, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 1
+    assert objections == [Objection.ROUND] * 7
+
+
+def test_it_adds_up_what_was_opened(path: Path) -> None:
+    record = Record.open(path, NOTARY)
+    for round_ in (1, 2, 5):
+        note(record, round_)
+    note(record, 3, terms="u")
+    first, second = Record.open(path, NOTARY, read_only=True).opened()
+    assert (first.terms, first.rounds, first.last_round, first.fewest_owners) == ("t", 3, 5, 2)
+    assert (second.terms, second.rounds, second.last_round) == ("u", 1, 3)
+    assert record.witnesses() == 1
+    assert record.token(b"o", b"none of it") == NO_TOKEN
+
+
+def test_who_only_looks_changes_nothing(path: Path) -> None:
+    record = Record.open(path, NOTARY, read_only=True)
+    with pytest.raises(ObjectionError):
+        note(record, 1)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM openings").fetchone() == (0,)
