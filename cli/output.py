@@ -24,8 +24,13 @@ NOT_AN_UPPER_BOUND = "not an upper bound"
 
 
 def print_json(figures: Mapping[str, object]) -> None:
-    """Print one JSON object; infinities become null, since JSON has none."""
-    typer.echo(json.dumps(_plain(figures), ensure_ascii=False, allow_nan=False))
+    """Print one JSON object."""
+    typer.echo(as_json_text(figures))
+
+
+def as_json_text(figures: Mapping[str, object]) -> str:
+    """Return figures as one JSON object; infinities become null, since JSON has none."""
+    return json.dumps(_plain(figures), ensure_ascii=False, allow_nan=False)
 
 
 def _plain(value: object) -> object:

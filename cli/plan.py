@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coinflower.accounting import validation
 from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.names import scheme_class
-from coinflower.accounting.composition.calibration import splits_for_batch
 from coinflower.accounting.composition.secrecy import pays_in_epsilon, why_no_secret
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 from coinflower.cli.masked_options import Colluders, Threshold
-from coinflower.cli.output import JsonFlag, number, print_json, print_table
+from coinflower.cli.output import JsonFlag, as_json_text, print_json
+from coinflower.cli.plan_proxy import load_proxy, tune_on
 from coinflower.cli.plan_questions import ask_for_batch, ask_for_missing
+from coinflower.cli.plan_tables import print_batches, print_choices, print_grid, print_proposal
 from coinflower.cli.privacy import SCHEME_HELP, warn_of_scheme
 from coinflower.deploy.terminal import say, warn
-from coinflower.protocol.choices import MOMENTUM, Choice, caps_for, ranked, weighing
+from coinflower.protocol.choices import Choice, weighing
 from coinflower.protocol.choices import chosen as chosen_of
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.notary_key import notary_key
 from coinflower.protocol.planner import (
     USUAL_PARAMETERS,
-    Proposal,
     Wishes,
     batch_for,
-    propose,
+    batches,
+    choices,
+    with_everybody,
 )
+from coinflower.protocol.proposal import Proposal, propose
 from coinflower.protocol.terms import usual_model
 
+if TYPE_CHECKING:
+    from coinflower.experiments.studies.proxy import Tried
+
 _UNASKED = "accurate"
+_ROUND_SECONDS = 5.0
 
 
 def plan(
@@ -50,9 +58,18 @@ def plan(
         float | None, typer.Option("--delta", help="δ, strictly between 0 and 1.")
     ] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", help="Number of rounds.")] = None,
+    hours: Annotated[
+        float | None, typer.Option(help="Hours that all rounds may take, instead of --rounds.")
+    ] = None,
+    round_seconds: Annotated[
+        float, typer.Option(help="Seconds that a round takes, for --hours.")
+    ] = _ROUND_SECONDS,
     largest_p: Annotated[
         float | None,
         typer.Option("--largest-p", help="Largest participation probability (default: 1)."),
+    ] = None,
+    bytes_per_round: Annotated[
+        float | None, typer.Option(help="Most bytes through the server in a round (default: any).")
     ] = None,
     cap: Annotated[
         float | None,
@@ -68,6 +85,13 @@ def plan(
     data: Annotated[str, typer.Option(help="Public test data; a trial run trains on it too.")] = (
         "digits"
     ),
+    proxy: Annotated[
+        str | None,
+        typer.Option(help="Public data to tune on in the simulator: learning rates, and p."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed the tuning. It protects nothing: its data is public.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="digits, paper-cnn or package.module:function.")
     ] = None,
@@ -80,7 +104,7 @@ def plan(
     threshold: Threshold = None,
     colluders: Colluders = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for settings.toml and policy.toml.")
+        Path | None, typer.Option(help="Folder for settings.toml, policy.toml and plan.json.")
     ] = None,
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Ask for what is not given.")
@@ -89,16 +113,24 @@ def plan(
 ) -> None:
     """Find p, q, cap and σ for a budget; write terms, a policy and the commands to type."""
     given: dict[str, Any] = {
-        **{"clients": clients, "d": d, "rounds": rounds, "epsilon": epsilon, "delta": delta},
+        **{"clients": clients, "d": d, "epsilon": epsilon, "delta": delta},
+        "rounds": _affordable(hours, round_seconds) if rounds is None else rounds,
         **{"largest_p": largest_p, "mode": None if mode is None else parse_mode(mode)},
     }
     if interactive:
         given = ask_for_missing(given)
     else:
         _require_all(given)
+    public = None if proxy is None else load_proxy(proxy)
+    if public is not None:
+        from coinflower.learning import usual_model_for
+
+        data, model = str(proxy), model or usual_model_for(public.train)
+        classes = public.classes
     chosen = {key: value for key, value in given.items() if value is not None}
     wishes = Wishes(
         **chosen,
+        bytes_per_round=bytes_per_round,
         data=data,
         model=model,
         classes=classes,
@@ -110,53 +142,61 @@ def plan(
         threshold=threshold,
         colluders=colluders,
     )
+    others = batches(wishes) if batch is None else []
     if batch is None:
-        batch = ask_for_batch(wishes) if interactive else batch_for(wishes, _UNASKED)
+        batch = ask_for_batch(wishes, others) if interactive else batch_for(others, _UNASKED)
     kind = wishes.scheme if scheme is None else scheme_class(scheme)
-    caps = caps_for(kind) if cap is None else (cap,)
-    found = ranked(
-        splits_for_batch(
-            kind,
-            batch_size=batch,
-            clients=wishes.clients,
-            d=wishes.d,
-            epsilon=wishes.epsilon,
-            delta=wishes.delta,
-            rounds=wishes.rounds,
-            largest_p=wishes.largest_p,
-            caps=caps,
-            **({"count": 1} if not wishes.mode.flips_coins else {}),
-        ),
-        mode=wishes.mode,
-        clients=wishes.clients,
-        d=wishes.d,
-        batch=batch,
-        honest=wishes.honest,
-    )
+    found = choices(wishes, batch, scheme=kind, caps=None if cap is None else (cap,))
     best = chosen_of(found)
     warn_of_scheme(kind)
+    grid: list[Tried] = []
+    if public is not None:
+        tried = [best] if best is found[0] else [best, found[0]]
+        grid = tune_on(public, wishes, tried, seed=seed, quiet=as_json)
+        best = grid[0].choice
+    proposal = None
     # Noise that another analysis chose may be too little for what the mode is charged.
-    known = kind is wishes.scheme and wishes.has_notary
-    proposal = propose(wishes, best.split) if known else None
-    if out is not None and not wishes.has_notary:
-        raise UserError(
-            "--out needs --notary in mode masked, which the terms name; coinflower notary create "
-            "makes one."
-        )
-    written = _write(proposal, out)
+    if kind is wishes.scheme and wishes.has_notary:
+        rate = grid[0].learning_rate if grid else None
+        proposal = propose(wishes, best.split, tuned_rate=rate)
+    everybody = with_everybody(wishes, best)
     pays = _secret_coin_pays(kind, wishes, best)
+    figures = {
+        **_figures(wishes, kind.name, found, best, proposal),
+        "with_everybody": None if everybody is None else everybody.figures(),
+        "batches": [each.figures() for each in others],
+        "proxy": [each.figures() for each in grid],
+        "secret_coin_pays": pays,
+    }
+    written = _write(wishes, proposal, out, figures)
     if as_json:
-        figures = _figures(wishes, kind.name, batch, found, best, proposal)
-        print_json({**figures, "secret_coin_pays": pays, "files": written})
+        print_json({**figures, "files": written})
         return
-    _print_choices(wishes, kind.title, batch, found)
-    sentence = weighing(found, best)
-    if sentence is not None:
+    print_choices(wishes, kind.title, batch, found)
+    if others:
+        print_batches(others)
+    if grid:
+        print_grid(str(proxy), grid)
+    for sentence in _weighed(found, best, everybody):
         say(sentence)
     if pays is False and best.split.p < 1:
         say(why_no_secret(_round_of(best, wishes.d)))
     if proposal is not None and (interactive or out is not None):
-        _print_proposal(proposal, written)
+        print_proposal(proposal, written)
+
+
+def _affordable(hours: float | None, round_seconds: float) -> int | None:
+    """Return how many rounds fit into some hours."""
+    if hours is None:
+        return None
+    validation.require_positive("hours", hours)
+    validation.require_positive("round seconds", round_seconds)
+    rounds = int(hours * 3600 / round_seconds)
+    if rounds < 1:
+        raise UserError(
+            f"hours = {hours:g} is less than a round of {round_seconds:g} seconds; allow more."
+        )
+    return rounds
 
 
 def _parameters(model: str, classes: int) -> int:
@@ -191,79 +231,44 @@ def _require_all(given: dict[str, Any]) -> None:
         raise UserError(f"plan needs {', '.join(missing)}; use --interactive to be asked.")
 
 
-def _write(proposal: Proposal | None, out: Path | None) -> list[str]:
+def _write(
+    wishes: Wishes, proposal: Proposal | None, out: Path | None, figures: dict[str, Any]
+) -> list[str]:
     if out is None:
         return []
+    if not wishes.has_notary:
+        raise UserError(
+            "--out needs --notary in mode masked, which the terms name; coinflower notary create "
+            "makes one."
+        )
     if proposal is None:
         raise UserError("--out needs noise by the mode's own scheme; leave out --scheme.")
-    return [str(path) for path in proposal.write(out)]
+    return [str(path) for path in proposal.write(out, as_json_text(figures))]
 
 
 def _figures(
-    wishes: Wishes,
-    scheme: str,
-    batch: float,
-    found: list[Choice],
-    best: Choice,
-    proposal: Proposal | None,
+    wishes: Wishes, scheme: str, found: list[Choice], best: Choice, proposal: Proposal | None
 ) -> dict[str, Any]:
     return {
         **best.figures(),
         **{"delta": wishes.delta, "rounds": wishes.rounds, "scheme": scheme, "d": wishes.d},
-        **{"batch": batch, "clients": wishes.clients, "largest_p": wishes.largest_p},
-        "mode": str(wishes.mode),
+        **{"clients": wishes.clients, "largest_p": wishes.largest_p, "mode": str(wishes.mode)},
         "splits": [choice.figures() for choice in found],
         "weighing": weighing(found, best),
         **({} if proposal is None else proposal.figures()),
     }
 
 
-def _print_choices(wishes: Wishes, title: str, batch: float, found: list[Choice]) -> None:
-    best = found[0].signal_to_noise
-    print_table(
-        f"Mean batch {batch:g} from {wishes.clients:,} clients of {wishes.d:,} ({title})",
-        ["p", "q", "cap", "σ", "ε", "messages", "signal", "noise / signal"],
-        [
-            [
-                *(f"{value:.3g}" for value in (each.split.p, each.split.q)),
-                "none" if math.isinf(each.split.cap) else f"{each.split.cap:g}",
-                *(rounded_up(value) for value in (each.split.sigma, each.split.epsilon)),
-                f"{each.messages:.3g}",
-                f"{each.signal:.0%}",
-                f"×{best / each.signal_to_noise:.3g}",
-            ]
-            for each in found
-        ],
-    )
-
-
-def _print_proposal(proposal: Proposal, written: list[str]) -> None:
-    terms = proposal.terms
-    capped = f"cap = {terms.cap:g}, " if terms.is_capped else ""
-    least, largest = proposal.learning_rate_range
-    say(
-        f"Proposed: p = {terms.p:g}, q = {terms.q:g}, {capped}σ = {terms.noise_multiplier:g}: "
-        f"ε = {number(proposal.epsilon)} at δ = {proposal.wishes.delta:g} after {terms.rounds:,} "
-        f"rounds, as each client's ledger will say (scheme {proposal.wishes.scheme.name})."
-    )
-    say(
-        f"A round has {proposal.batch:.4g} records on average. Each coordinate of their mean "
-        f"gradient, whose length is at most {terms.clip_norm:g}, carries noise of "
-        f"{proposal.noise_share:.3g}. Start with a learning rate of {proposal.learning_rate:g} at "
-        f"momentum {MOMENTUM:g}; the best is likely between {least:g} and {largest:g}."
-    )
-    if written:
-        say(f"Written: {', '.join(written)}")
-    else:
-        for name, text in (("settings.toml", proposal.settings), ("policy.toml", proposal.policy)):
-            say(f"\n# {name}\n{text}")
-    headings = {
-        "trial": "Try it on this machine first (its batches and ε are those of the trial's data):",
-        "server": "At the server, with settings.toml; allow each client once its key is there:",
-        "notary": "At the notary, before all else; count each client's key once it is there:",
-        "client": "At each client, with policy.toml (fill in your names) and the server's ca.pem:",
-    }
-    for part, lines in proposal.commands.items():
-        say(f"\n{headings[part]}")
-        for line in lines:
-            say(f"  {line}")
+def _weighed(found: list[Choice], best: Choice, everybody: Choice | None) -> Iterator[str]:
+    """Yield what messages cost in noise, and what p = 1 would be worth where it was ruled out."""
+    sentence = weighing(found, best)
+    if sentence is not None:
+        yield sentence
+    if everybody is not None and found[0].split.p < 1:
+        gain = everybody.signal_to_noise / found[0].signal_to_noise
+        if gain > 1:
+            yield (
+                f"If everybody could take part in every round (p = 1), σ = "
+                f"{rounded_up(everybody.split.sigma)} would be enough for this batch: {gain:.3g} "
+                f"times less noise over signal, for {everybody.messages:.4g} messages per round."
+            )

@@ -10,6 +10,7 @@ import typer
 
 from coinflower.accounting import validation
 from coinflower.accounting.errors import UserError
+from coinflower.protocol.choices import Choice
 from coinflower.protocol.modes import PRIVATE_MODES, Mode, parse_mode
 from coinflower.protocol.planner import (
     ACCURACY,
@@ -52,11 +53,16 @@ def ask_for_missing(given: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def ask_for_batch(wishes: Wishes) -> float:
-    """Ask how accurate the model is to be, and return the mean batch for it."""
+def ask_for_batch(wishes: Wishes, found: list[Choice]) -> float:
+    """Ask how accurate the model is to be, and return the mean batch for it.
+
+    Args:
+        wishes: What is wished for.
+        found: The batches to choose from.
+    """
     question = f"How accurate: {', '.join(ACCURACY)}, or the mean number of records in a round"
     answer = _ask(question, "balanced", lambda text: _accuracy(text, wishes.largest_batch))
-    return batch_for(wishes, answer) if isinstance(answer, str) else answer
+    return batch_for(found, answer) if isinstance(answer, str) else answer
 
 
 def _ask(question: str, default: object, parse: Callable[[str], Answer]) -> Answer:

@@ -44,4 +44,9 @@ def make_update(*values: Any) -> Update:
     """Return the update that the options above describe, given in their order."""
     from coinflower.learning import Update
 
-    return Update(**dict(zip(_FIELDS, values, strict=True)))
+    return Update(**update_fields(*values))
+
+
+def update_fields(*values: Any) -> dict[str, Any]:
+    """Return the options above by name, given in their order."""
+    return dict(zip(_FIELDS, values, strict=True))

@@ -19,8 +19,8 @@ from coinflower.protocol.modes import Mode
 
 CAPS = (1.0, 1.5, 2.0, 3.0, 5.0, math.inf)
 """Caps that a plan weighs, in clip norms; ∞ is none."""
-MOMENTUM = 0.9
-"""Momentum of planned experiments: the learning rates below were found with it."""
+UPDATE: dict[str, Any] = {"momentum": 0.9}
+"""How planned experiments step, beside the learning rate: those below were found with it."""
 _FOR_FEWER_MESSAGES = 1.05
 """How much more noise over signal fewer messages are worth."""
 # The best learning rates of the studies in docs/results, times the length of a step's noise and
@@ -36,13 +36,17 @@ class Choice:
 
     Attributes:
         split: p, q, cap and noise.
+        batch: Mean number of records in a round.
         messages: Mean number of messages to the server in a round.
+        bytes_per_round: What they and the models that they answer take.
         signal: Share of the mean gradient that the cap leaves.
         noise_share: Noise on each coordinate of the mean gradient, in clip norms.
     """
 
     split: Split
+    batch: float
     messages: float
+    bytes_per_round: float
     signal: float
     noise_share: float
 
@@ -53,7 +57,8 @@ class Choice:
 
     def figures(self) -> dict[str, Any]:
         """Return the choice for programs."""
-        told = {"messages": self.messages, "signal": self.signal}
+        told = {"batch": self.batch, "messages": self.messages}
+        told |= {"bytes_per_round": self.bytes_per_round, "signal": self.signal}
         return {**vars(self.split), **told, "signal_to_noise": self.signal_to_noise}
 
 
@@ -85,14 +90,24 @@ def noise_share(
 
 
 def ranked(
-    splits: list[Split], *, mode: Mode, clients: int, d: int, batch: float, honest: int = 1
+    splits: list[Split],
+    *,
+    mode: Mode,
+    clients: int,
+    d: int,
+    batch: float,
+    bytes_per_answer: float,
+    honest: int = 1,
 ) -> list[Choice]:
     """Return the best cap for every p, by signal to noise, the best first."""
     best: dict[float, Choice] = {}
     for split in splits:
+        messages = clients if mode.answers_always else split.p * clients
         choice = Choice(
             split=split,
-            messages=clients if mode.answers_always else split.p * clients,
+            batch=batch,
+            messages=messages,
+            bytes_per_round=messages * bytes_per_answer,
             signal=signal_left(d, split.q, split.cap),
             noise_share=noise_share(
                 mode,
@@ -150,7 +165,7 @@ def learning_rates(noise: float, parameters: int) -> tuple[float, float, float]:
         noise: Noise on each coordinate of the mean gradient, in clip norms, for a clip norm of 1.
         parameters: Number of the model's parameters.
     """
-    scale = (1 - MOMENTUM) / (noise * math.sqrt(parameters))
+    scale = (1 - UPDATE["momentum"]) / (noise * math.sqrt(parameters))
     least, first, largest = (
         float(f"{min(_MOST_LEARNING_RATE, factor * scale):.3g}") for factor in _NOISE_OF_A_STEP
     )

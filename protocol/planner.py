@@ -1,56 +1,29 @@
-"""From wishes to an experiment that can start: terms, settings, a policy, and the commands."""
+"""What a person knows and wishes, and the batch that serves it best."""
 
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
 
 from coinflower.accounting import validation
 from coinflower.accounting.analyses.analysis import Analysis
-from coinflower.accounting.composition.calibration import Split, least_sigma
-from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.composition.calibration import splits_for_batch
 from coinflower.accounting.errors import UserError
-from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.masked import chosen_shares
-from coinflower.protocol.choices import MOMENTUM, learning_rates, noise_share
-from coinflower.protocol.masked_terms import masked_fields
+from coinflower.protocol.choices import Choice, caps_for, ranked
 from coinflower.protocol.modes import Mode
-from coinflower.protocol.policy import Policy
-from coinflower.protocol.terms import (
-    Terms,
-    usual_model,
-    usual_rounds_per_invitation,
-)
 
 PRIVACY = {"strict": 1.0, "balanced": 3.0, "loose": 8.0}
 """Wishes for privacy, as ε of the whole experiment."""
 ACCURACY = {"fast": 3.0, "balanced": 1.5, "accurate": 1.1}
-"""Wishes for accuracy: how many times the least possible noise on the mean gradient is all right.
+"""Wishes for accuracy: how many times the least possible noise over signal is all right.
 
-The least is that of the largest batch; smaller batches are faster and noisier.
+Larger batches leave less of it, up to a point; smaller ones are faster.
 """
 
 USUAL_PARAMETERS = 100_000
 """Parameters of a model that is not known here."""
-
-_CLIP_NORM = 1.0
-_POLICY_COMMENTS = {
-    "data_set": "the name that the ledger bears: choose your own",
-    "data": "a file or folder; see the guide",
-    "declared_size": "public bound on the number of records",
-    "[budget]": "over all experiments on this data, ever",
-}
-_NOTARY_COMMANDS = [
-    "coinflower notary create",
-    "coinflower notary allow MY-DATA.pub",
-    "coinflower notary run --superlink SERVER:8443 --root-certificates ca.pem",
-]
-_MOST_TRIAL_CLIENTS = 20
-_DIGITS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +37,7 @@ class Wishes:
         epsilon: What a record may lose in all.
         delta: At this δ.
         largest_p: How often a client can take part at most.
+        bytes_per_round: Most that may pass through the server in a round; None for any amount.
         mode: Who adds noise.
         data: Public data that measures accuracy, and that a trial is run on.
         model: Model; chosen by the data if None.
@@ -81,6 +55,7 @@ class Wishes:
     epsilon: float
     delta: float
     largest_p: float = 1.0
+    bytes_per_round: float | None = None
     mode: Mode = Mode.TRUSTED
     data: str = "digits"
     model: str | None = None
@@ -107,6 +82,21 @@ class Wishes:
                 f"largest p = {self.largest_p} must be 1 in mode {self.mode}: everybody takes part."
             )
         self.honest  # noqa: B018 - checks threshold and colluders
+        if self.bytes_per_round is not None:
+            validation.require_positive("bytes per round", self.bytes_per_round)
+            self._require_affordable(self.bytes_per_round)
+
+    def _require_affordable(self, bytes_: float) -> None:
+        """Refuse fewer bytes than a round of the mode takes."""
+        everybody = self.mode.answers_always or not self.mode.flips_coins
+        least = (self.clients if everybody else 1) * self.bytes_per_answer
+        if bytes_ < least:
+            why = f"all {self.clients:,} clients answer" if everybody else "one client answers"
+            raise UserError(
+                f"bytes per round = {bytes_:g} must be at least {least:,} in mode {self.mode}, "
+                f"where {why} with {self.bytes_per_answer:,} bytes each; allow more, or take a "
+                "smaller model" + (", or mode trusted or quiet." if everybody else ".")
+            )
 
     @property
     def has_notary(self) -> bool:
@@ -122,6 +112,18 @@ class Wishes:
         return threshold - colluders
 
     @property
+    def bytes_per_answer(self) -> int:
+        """What one client's part in a round takes: the model there and a sum back, 4 bytes each."""
+        return 2 * 4 * self.parameters
+
+    @property
+    def affordable_p(self) -> float:
+        """How often a client can take part, given the bytes as well."""
+        if self.bytes_per_round is None or self.mode.answers_always:
+            return self.largest_p
+        return min(self.largest_p, self.bytes_per_round / (self.clients * self.bytes_per_answer))
+
+    @property
     def scheme(self) -> type[Analysis]:
         """The analysis that charges these rounds."""
         scheme = self.mode.scheme
@@ -131,140 +133,7 @@ class Wishes:
     @property
     def largest_batch(self) -> float:
         """Mean batch with all the records of everybody who takes part."""
-        return self.largest_p * self.clients * self.d
-
-
-@dataclass(frozen=True, kw_only=True)
-class Proposal:
-    """An experiment that the policy beside it accepts.
-
-    Attributes:
-        wishes: What was wished for.
-        terms: The public terms.
-        epsilon: What they cost a client of the declared size, as its ledger will say.
-    """
-
-    wishes: Wishes
-    terms: Terms
-    epsilon: float
-
-    @property
-    def batch(self) -> float:
-        """Mean number of records in a round."""
-        return self.terms.p * self.terms.q * self.wishes.clients * self.wishes.d
-
-    @property
-    def noise_share(self) -> float:
-        """Noise on each coordinate of the mean gradient, whose length is at most the clip norm."""
-        terms = self.terms
-        return noise_share(
-            terms.mode,
-            clients=self.wishes.clients,
-            p=terms.p,
-            sigma=terms.noise_multiplier,
-            batch=self.batch,
-            honest=terms.honest_shares,
-        )
-
-    @property
-    def learning_rate(self) -> float:
-        """The learning rate to begin with, at the plan's momentum."""
-        return learning_rates(self.noise_share, self.wishes.parameters)[1]
-
-    @property
-    def learning_rate_range(self) -> list[float]:
-        """The least and the largest learning rate worth trying."""
-        least, _, largest = learning_rates(self.noise_share, self.wishes.parameters)
-        return [least, largest]
-
-    @property
-    def settings(self) -> str:
-        """The server's settings file."""
-        lines = [
-            'state = "state"           # checkpoint, metrics, the model, the report',
-            f"test_data = {_quoted(self.wishes.data)}     # public data that measures accuracy",
-            f"least_clients = {max(1, self.wishes.clients // 2)}         # no step with fewer",
-            f"expected_clients = {self.wishes.clients}      # the first round waits for this many",
-            "",
-            "[terms]",
-        ]
-        fields = self.terms.to_fields()
-        lines += [f"{key} = {_toml(fields[key])}" for key in fields]
-        lines += ["", "[update]", f"learning_rate = {self.learning_rate!r}"]
-        return "\n".join([*lines, f"momentum = {MOMENTUM!r}", ""])
-
-    @property
-    def policy(self) -> str:
-        """A policy file that accepts the terms and nothing weaker; every owner's is alike."""
-        wishes = self.wishes
-        policy = Policy.for_terms(
-            self.terms,
-            data_set="MY-DATA",
-            data="PATH/TO/MY-DATA",
-            ledger=Path("ledger.db"),
-            declared_size=wishes.d,
-            budget=Budget(epsilon=wishes.epsilon, delta=wishes.delta),
-            signing_key=Path("keys/MY-DATA.key") if self.terms.mode.masks_sums else None,
-        )
-        return policy.to_toml(_POLICY_COMMENTS)
-
-    @property
-    def commands(self) -> dict[str, list[str]]:
-        """What to type: for a trial on this machine, at the server, notary, and each client."""
-        terms, wishes = self.terms, self.wishes
-        trial = (
-            f"coinflower run --clients {min(wishes.clients, _MOST_TRIAL_CLIENTS)} "
-            f"--data {shlex.quote(wishes.data)} --mode {terms.mode} -p {terms.p!r} -q {terms.q!r} "
-            f"--sigma {terms.noise_multiplier!r} --delta {wishes.delta!r} --rounds {terms.rounds} "
-            f"--model {shlex.quote(terms.model)} --learning-rate {self.learning_rate!r} "
-            f"--momentum {MOMENTUM!r}" + (f" --cap {terms.cap!r}" * terms.is_capped)
-        )
-        notary = {"notary": _NOTARY_COMMANDS} if terms.mode.masks_sums else {}
-        return {
-            "trial": [trial],
-            "server": [
-                "coinflower keys init keys --name SERVER",
-                "coinflower server run settings.toml --keys keys --listen 0.0.0.0:8443 --resume",
-                "coinflower server allow MY-DATA.pub",
-            ],
-            **notary,
-            "client": [
-                "coinflower keys client keys MY-DATA",
-                "coinflower ledger create ledger.db --data-set MY-DATA",
-                "coinflower client policy.toml --superlink SERVER:8443 "
-                "--root-certificates ca.pem --private-key keys/MY-DATA.key",
-            ],
-        }
-
-    def figures(self) -> dict[str, Any]:
-        """Return the proposal for programs."""
-        return {
-            "terms": self.terms.to_fields(),
-            "terms_epsilon": self.epsilon,
-            "noise_share": self.noise_share,
-            "learning_rate": self.learning_rate,
-            "learning_rate_range": self.learning_rate_range,
-            "momentum": MOMENTUM,
-            "settings_toml": self.settings,
-            "policy_toml": self.policy,
-            "commands": self.commands,
-        }
-
-    def write(self, folder: Path) -> list[Path]:
-        """Write settings and policy into a folder; files that are there are left alone.
-
-        Raises:
-            ValueError: One of them is there already.
-        """
-        contents = {"settings.toml": self.settings, "policy.toml": self.policy}
-        paths = [folder / name for name in contents]
-        for path in paths:
-            if path.exists():
-                raise UserError(f"{path} exists already; choose another folder.")
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, content in zip(paths, contents.values(), strict=True):
-            path.write_text(content)
-        return paths
+        return self.affordable_p * self.clients * self.d
 
 
 def suggested_delta(clients: int, d: int) -> float:
@@ -275,90 +144,78 @@ def suggested_delta(clients: int, d: int) -> float:
     return float(f"1e-{1 + math.ceil(math.log10(clients * d))}")
 
 
-def batch_for(wishes: Wishes, accuracy: str) -> float:
-    """Return the least mean batch, by halving, whose noise meets a wish for accuracy."""
-    slack = ACCURACY[accuracy]
-    candidates = _halved_batches(wishes)
-    batch, noise = next(candidates)
-    most = slack * noise
-    for smaller, noisier in candidates:
-        if noisier > most:
+def batches(wishes: Wishes) -> list[Choice]:
+    """Return the best choice at the largest p for mean batches from the largest down, by halving.
+
+    They end where the noise over signal is beyond all wishes for accuracy.
+    """
+    found: list[Choice] = []
+    for choice in _halved_batches(wishes):
+        found.append(choice)
+        best = max(each.signal_to_noise for each in found)
+        if best > max(ACCURACY.values()) * choice.signal_to_noise:
             break
-        batch = smaller
-    return batch
+    return found
 
 
-def _halved_batches(wishes: Wishes) -> Iterator[tuple[float, float]]:
-    """Yield mean batches from the largest down, each with its noise over batch."""
+def batch_for(found: list[Choice], accuracy: str) -> float:
+    """Return the least of the `batches` whose noise over signal meets a wish for accuracy."""
+    best = max(choice.signal_to_noise for choice in found)
+    return min(
+        choice.batch for choice in found if best <= ACCURACY[accuracy] * choice.signal_to_noise
+    )
+
+
+def _halved_batches(wishes: Wishes) -> Iterator[Choice]:
     batch = wishes.largest_batch
     while batch >= 1:
-        sigma = least_sigma(
-            wishes.scheme,
-            p=wishes.largest_p,
-            q=batch / wishes.largest_batch,
+        yield choices(wishes, batch, count=1)[0]
+        batch /= 2
+
+
+def choices(
+    wishes: Wishes,
+    batch: float,
+    *,
+    scheme: type[Analysis] | None = None,
+    caps: tuple[float, ...] | None = None,
+    count: int = 7,
+) -> list[Choice]:
+    """Return ways to reach a mean batch, the best first.
+
+    Args:
+        wishes: What is wished for.
+        batch: Mean number of records in a round.
+        scheme: The analysis that chooses the noise; the mode's own by default.
+        caps: Caps to weigh; those that are worth it by default.
+        count: How many p to try, from the largest down.
+    """
+    kind = wishes.scheme if scheme is None else scheme
+    return ranked(
+        splits_for_batch(
+            kind,
+            batch_size=batch,
+            clients=wishes.clients,
             d=wishes.d,
             epsilon=wishes.epsilon,
             delta=wishes.delta,
             rounds=wishes.rounds,
-        )
-        yield batch, sigma / batch
-        batch /= 2
-
-
-def propose(wishes: Wishes, split: Split) -> Proposal:
-    """Return the experiment with p, q, cap and noise of a split, rounded to the side of privacy."""
-    q = _rounded(split.q, up=False)
-    sigma = _rounded(split.sigma, up=True)
-    while True:
-        terms = Terms(
-            experiment=wishes.experiment,
-            mode=wishes.mode,
-            p=split.p,
-            q=q,
-            clip_norm=_CLIP_NORM,
-            cap=split.cap,
-            noise_multiplier=sigma,
-            rounds=wishes.rounds,
-            rounds_per_invitation=usual_rounds_per_invitation(wishes.rounds),
-            model=wishes.model
-            or usual_model((1, 8, 8) if wishes.data == "digits" else (1, 28, 28)),
-            classes=wishes.classes,
-            **_masked(wishes, split, q, sigma),
-        )
-        cost = terms.round_cost(wishes.d)
-        assert cost is not None
-        epsilon = epsilon_after([(cost, wishes.rounds)], wishes.delta)
-        if epsilon <= wishes.epsilon:
-            return Proposal(wishes=wishes, terms=terms, epsilon=epsilon)
-        # The computed ε is uneven by a rounding here and there.
-        sigma = _rounded(sigma * (1 + 10.0**-_DIGITS), up=True)
-
-
-def _masked(wishes: Wishes, split: Split, q: float, sigma: float) -> dict[str, Any]:
-    """Return what mode masked adds to the terms."""
-    if not wishes.mode.masks_sums:
-        return {}
-    return masked_fields(
-        sizes=[wishes.d] * wishes.clients,
-        q=q,
-        cap=split.cap,
-        clip_norm=_CLIP_NORM,
-        noise_multiplier=sigma,
-        notaries=wishes.notaries,
-        threshold=wishes.threshold,
-        colluders=wishes.colluders,
+            largest_p=wishes.affordable_p,
+            count=count if wishes.mode.flips_coins else 1,
+            caps=caps_for(kind) if caps is None else caps,
+        ),
+        mode=wishes.mode,
+        clients=wishes.clients,
+        d=wishes.d,
+        batch=batch,
+        bytes_per_answer=wishes.bytes_per_answer,
+        honest=wishes.honest,
     )
 
 
-def _rounded(value: float, *, up: bool) -> float:
-    scale = 10.0 ** (_DIGITS - 1 - math.floor(math.log10(value)))
-    whole = math.ceil(value * scale) if up else math.floor(value * scale)
-    return float(f"{whole / scale:.{_DIGITS + 1}g}")
-
-
-def _toml(value: object) -> str:
-    return _quoted(value) if isinstance(value, str) else repr(value)
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def with_everybody(wishes: Wishes, taken: Choice) -> Choice | None:
+    """Return the same batch with everybody in every round; None if that is what was taken."""
+    if taken.split.p == 1 or not wishes.mode.flips_coins:
+        return None
+    free = replace(wishes, largest_p=1.0, bytes_per_round=None)
+    return choices(free, taken.batch, count=1)[0]

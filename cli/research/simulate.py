@@ -16,6 +16,7 @@ from coinflower.cli.model_options import ClippingOption, ModelName, ModelOptions
 from coinflower.cli.output import JsonFlag, number, print_json
 from coinflower.cli.privacy import Cap
 from coinflower.cli.sources import Download, Partition, Schema, UnitName
+from coinflower.cli.stated import stated
 from coinflower.cli.task_options import (
     ClassWeights,
     HuberThreshold,
@@ -31,7 +32,7 @@ from coinflower.cli.update_options import (
     ScheduleOption,
     WarmUpOption,
     WeightDecayOption,
-    make_update,
+    update_fields,
 )
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
@@ -40,10 +41,15 @@ from coinflower.protocol.unit import Unit, parse_unit
 
 
 def simulate(
+    context: typer.Context,
     scenario: Annotated[str, typer.Argument(help="many-small or few-large.")],
     data: Annotated[
         str, typer.Option(help="Name or path of the data, or synthetic (of the paper's size).")
     ] = "synthetic",
+    plan: Annotated[
+        Path | None,
+        typer.Option(help="Take all that a plan's JSON says; options beside it come first."),
+    ] = None,
     iterations: Annotated[int, typer.Option(help="Number of iterations.")] = 300,
     scheme: Annotated[
         str | None,
@@ -71,6 +77,9 @@ def simulate(
     unit: UnitName = "record",
     clients: Annotated[
         int | None, typer.Option(help="Number of clients (default: as many as the data allows).")
+    ] = None,
+    d: Annotated[
+        int | None, typer.Option("-d", help="Records of each client (default: the scenario's).")
     ] = None,
     p: Annotated[
         float | None,
@@ -124,36 +133,40 @@ def simulate(
 ) -> None:
     """Simulate thousands of clients; any analysis may choose σ, but ε is one that holds."""
     from coinflower.deploy.local.cluster import fresh_name
+    from coinflower.experiments.simulator.planned import read_plan
     from coinflower.experiments.simulator.request import Request
     from coinflower.experiments.simulator.simulated_run import run_request
+    from coinflower.learning import Update
 
     if out is None:
         if resume:
             raise UserError("--resume needs --out, the folder of the simulation to continue.")
         out = Path("runs") / fresh_name("simulation")
+    fields: dict[str, Any] = {
+        **{"iterations": iterations, "total_epsilon": total_epsilon, "delta": delta},
+        **{"sigma": sigma, "noise": noise, "clients": clients, "d": d, "p": p, "q": q},
+        **{"clip_norm": clip_norm, "clipping": clipping, "cap": cap},
+        **{"threshold": threshold, "colluders": colluders},
+    }
+    update = update_fields(
+        *(optimizer, learning_rate, momentum, nesterov, weight_decay),
+        *(schedule, warm_up_rounds, averaging),
+    )
+    if plan is not None:
+        by_a_person = stated(context)
+        planned = read_plan(plan)
+        fields |= {key: planned.fields[key] for key in fields if key not in by_a_person}
+        update |= {key: planned.update[key] for key in planned.update if key not in by_a_person}
     request = Request(
         scenario=scenario,
         data=data,
-        iterations=iterations,
         scheme=scheme,
-        total_epsilon=total_epsilon,
-        delta=delta,
-        sigma=sigma,
-        noise=noise,
         schema=schema,
         partition=partition,
         unit=parse_unit(unit),
-        clients=clients,
-        p=p,
-        q=q,
         availability=availability,
-        clip_norm=clip_norm,
-        clipping=clipping,
-        cap=cap,
-        update=make_update(
-            *(optimizer, learning_rate, momentum, nesterov, weight_decay),
-            *(schedule, warm_up_rounds, averaging),
-        ),
+        **fields,
+        update=Update(**update),
         model=model,
         model_options=parse_options(model_option),
         task=task,
@@ -165,10 +178,8 @@ def simulate(
         resume=resume,
         seed=seed,
         threads=threads,
-        threshold=threshold,
-        colluders=colluders,
     )
-    with stop_on_signals() as stop, _bar(iterations, quiet=as_json) as advance:
+    with stop_on_signals() as stop, _bar(request.iterations, quiet=as_json) as advance:
         results = run_request(request, note=warn, progress=advance, stopped=stop.is_set)
         results["report"] = _report(out, results)
     if as_json:

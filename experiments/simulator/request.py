@@ -39,6 +39,7 @@ class Request:
         partition: How the data is shared out: equal, writer, dirichlet or files.
         unit: What is sampled, clipped and protected as one.
         clients: Number of clients; as many as the data makes by default.
+        d: Records of each, where all have equally many; the scenario's by default.
         p: Participation probability, instead of a fitted one.
         q: Sampling rate, instead of the paper's.
         availability: Probability that a client is there.
@@ -73,6 +74,7 @@ class Request:
     partition: str = "equal"
     unit: Unit = Unit.RECORD
     clients: int | None = None
+    d: int | None = None
     p: float | None = None
     q: float | None = None
     availability: float = 1.0
@@ -122,12 +124,12 @@ class Request:
         for name, value in {"p": self.p, "q": self.q}.items():
             if value is not None:
                 validation.require_probability(name, value)
-        if self.clients is not None:
-            validation.require_count("clients", self.clients, least=1)
+        counts = {"clients": self.clients, "d": self.d, "threads": self.threads}
+        for name, count in counts.items():
+            if count is not None:
+                validation.require_count(name, count, least=1)
         if self.seed is not None:
             validation.require_count("seed", self.seed, least=0)
-        if self.threads is not None:
-            validation.require_count("threads", self.threads, least=1)
 
     def _refuse_contradictions(self) -> None:
         """Refuse what is asked for and ruled out at once."""

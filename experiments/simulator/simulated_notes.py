@@ -66,6 +66,8 @@ def _changes(request: Request, federation: Federation) -> Iterator[str]:
     if clients != paper.clients:
         why = "as the data allows" if request.clients is None else "as asked for"
         yield f"{clients:,} clients instead of {paper.clients:,}, {why}"
+    if request.d not in (None, paper.d):
+        yield f"{request.d:,} records each instead of {paper.d:,}, as asked for"
     if federation.p != paper.p:
         why = fitted if request.p is None else "as asked for"
         noise = parse_noise(request.noise)

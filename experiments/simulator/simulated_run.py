@@ -179,8 +179,9 @@ def _begun(request: Request) -> State | None:
 
 def federation_of(request: Request, data: Dataset) -> Federation:
     """Return the clients of a request on its data."""
+    setting = SETTINGS[request.scenario]
     return federate(
-        SETTINGS[request.scenario],
+        setting if request.d is None else replace(setting, d=request.d),
         data,
         how=request.partition,
         clients=request.clients,

@@ -235,6 +235,8 @@ def training_key(request: Request, test_images: int) -> str:
         del fields["cap"]  # trainings that were kept before there was a cap
     if request.schema is None:
         del fields["schema"]  # or a schema
+    if request.d is None:
+        del fields["d"]  # or another size of clients than the scenario's
     if not request.model_options:
         del fields["model_options"]  # or options of a model
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode())

@@ -14,8 +14,9 @@ from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
 from coinflower.cli.main import app
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
-from coinflower.protocol.planner import ACCURACY, Wishes, batch_for, propose, suggested_delta
+from coinflower.protocol.planner import ACCURACY, Wishes, batch_for, batches, suggested_delta
 from coinflower.protocol.policy import RefusedError, load_policy
+from coinflower.protocol.proposal import propose
 from coinflower.server.settings import load_settings
 
 WISHES = {"clients": 8, "d": 60, "rounds": 4, "epsilon": 2.0, "delta": 1e-4, "largest_p": 0.5}
@@ -187,9 +188,10 @@ def test_the_trial_runs_with_the_proposed_terms(monkeypatch):
 
 def test_a_wish_for_accuracy_asks_for_larger_batches():
     wishes = Wishes(**WISHES)
-    batches = [batch_for(wishes, wish) for wish in ACCURACY]
-    assert batches == sorted(batches)
-    assert batches[0] < batches[-1] <= wishes.largest_batch
+    found = batches(wishes)
+    chosen = [batch_for(found, wish) for wish in ACCURACY]
+    assert chosen == sorted(chosen)
+    assert chosen[0] < chosen[-1] <= wishes.largest_batch
 
 
 def test_noise_of_every_client_adds_up_where_the_server_is_not_trusted():
@@ -278,3 +280,57 @@ def test_a_model_that_is_not_installed_is_planned_for_all_the_same():
     done = call(f"{OPTIONS} --model their.own:model")
     assert "100,000 parameters" in done.stderr
     assert json.loads(done.stdout)["terms"]["model"] == "their.own:model"
+
+
+def test_bytes_per_round_limit_how_many_take_part():
+    wishes = "--clients 200 -d 30 --epsilon 2 --delta 1e-5 --rounds 30 --model paper-cnn --batch 60"
+    whole = json.loads(call(f"plan {wishes} --json").stdout)
+    half = whole["splits"][0]["bytes_per_round"] / 2
+    found = json.loads(call(f"plan {wishes} --bytes-per-round {half} --json").stdout)
+    assert max(each["p"] for each in found["splits"]) == pytest.approx(0.5)
+    assert max(each["bytes_per_round"] for each in found["splits"]) <= half * (1 + 1e-9)
+    assert found["with_everybody"]["p"] == 1
+
+
+@pytest.mark.parametrize(("mode", "complaint"), [("trusted", "one client"), ("untrusted", "all 8")])
+def test_fewer_bytes_than_a_round_takes_are_refused(mode, complaint):
+    with pytest.raises(ValueError, match=f"must be at least .* where {complaint}"):
+        call(f"{OPTIONS} --mode {mode} --bytes-per-round 1000")
+
+
+def test_hours_become_rounds():
+    options = OPTIONS.replace("--rounds 4", "--hours 0.01 --round-seconds 9")
+    assert json.loads(call(options).stdout)["rounds"] == 4
+    with pytest.raises(ValueError, match=r"hours = 0\.001 is less than a round of 9 seconds"):
+        call(options.replace("0.01", "0.001"))
+
+
+def test_where_p_is_limited_the_plan_says_what_everybody_would_be_worth():
+    wishes = "--clients 50 -d 100 --epsilon 2 --delta 1e-5 --rounds 30"
+    found = json.loads(call(f"plan {wishes} --largest-p 0.2 --json").stdout)
+    assert found["with_everybody"]["signal_to_noise"] > found["signal_to_noise"]
+    shown = " ".join(call(f"plan {wishes} --largest-p 0.2").stdout.split())
+    assert "If everybody could take part in every round (p = 1)" in shown
+    assert "If everybody" not in call(f"plan {wishes}").stdout
+
+
+def test_other_batches_are_shown_with_their_price():
+    wishes = "--clients 50 -d 100 --epsilon 2 --delta 1e-5 --rounds 30"
+    found = json.loads(call(f"plan {wishes} --json").stdout)
+    batches = [each["batch"] for each in found["batches"]]
+    assert batches == sorted(batches, reverse=True)
+    assert found["batch"] in batches
+    assert "Other batches" in call(f"plan {wishes}").stdout
+
+
+def test_a_proxy_tunes_the_learning_rate_and_the_grid_is_reported(tmp_path):
+    wishes = "--clients 20 -d 60 --rounds 4 --epsilon 8 --delta 1e-4 --batch 600"
+    done = call(f"plan {wishes} --proxy digits --seed 1 --out {tmp_path / 'plan'} --json")
+    found = json.loads(done.stdout)
+    best = max(found["proxy"], key=lambda each: each["accuracy"])
+    assert found["learning_rate"] == best["learning_rate"]
+    assert (found["p"], found["q"]) == (best["p"], best["q"])
+    assert len({each["learning_rate"] for each in found["proxy"]}) >= 3
+    settings = load_settings(tmp_path / "plan" / "settings.toml")
+    assert settings.update.learning_rate == best["learning_rate"]
+    assert settings.terms.model == "digits"

@@ -9,7 +9,7 @@ from coinflower.accounting.composition.calibration import Split
 from coinflower.protocol.choices import chosen, learning_rates, ranked, signal_left
 from coinflower.protocol.modes import Mode
 
-FEDERATION = {"clients": 100, "d": 30, "batch": 30.0}
+FEDERATION = {"clients": 100, "d": 30, "batch": 30.0, "bytes_per_answer": 8}
 
 
 def split(p, sigma, cap=math.inf):

@@ -1,0 +1,134 @@
+"""How well the choices of a plan learn on public data, in the simulator.
+
+The federation's own data is never touched: a learning rate chosen by it would cost privacy that no
+ledger counts. The proxy's clients are as large as the plan's. If it makes fewer of them, its
+batches are smaller; the noise on the mean gradient is the plan's all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from coinflower.accounting.errors import UserError
+from coinflower.experiments.simulator.request import Request
+from coinflower.experiments.simulator.simulated_run import run_request
+from coinflower.learning import Dataset, Update
+from coinflower.protocol.choices import UPDATE, Choice, learning_rates
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.planner import Wishes
+
+_FACTOR = 2.0  # between two learning rates
+_MOST_RATES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One training on the proxy.
+
+    Attributes:
+        choice: The choice.
+        learning_rate: Its learning rate.
+        accuracy: On the proxy's test part.
+    """
+
+    choice: Choice
+    learning_rate: float
+    accuracy: float
+
+    def figures(self) -> dict[str, Any]:
+        """Return it for programs."""
+        split = self.choice.split
+        return {
+            **{"p": split.p, "q": split.q, "cap": split.cap, "sigma": split.sigma},
+            **{"learning_rate": self.learning_rate, "accuracy": self.accuracy},
+        }
+
+
+def tune(
+    wishes: Wishes,
+    tried: list[Choice],
+    data: Dataset,
+    *,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+    seed: int | None = None,
+) -> list[Tried]:
+    """Return all trainings, the best first.
+
+    Each choice tries the learning rates that the plan thinks worth it, and goes on beyond them
+    while the best of them lies at their edge.
+
+    Args:
+        wishes: What is wished for.
+        tried: Choices of the plan.
+        data: Public data with a test part.
+        progress: Told how many of how many iterations are done.
+        seed: Seeds everything.
+    """
+    grid: list[Tried] = []
+    for number, choice in enumerate(tried):
+        rates = _rates(choice, wishes.parameters)
+        found: list[Tried] = []
+        while rates and len(found) < _MOST_RATES:
+            rate = rates.pop(0)
+            left = len(rates) + (len(tried) - number - 1) * 3
+
+            def advance(curve: Any, done: int = len(grid), left: int = left) -> None:
+                every = (done + 1 + left) * wishes.rounds
+                progress(done * wishes.rounds + curve.iterations, every)
+
+            found.append(_train(wishes, choice, data, rate, seed, advance))
+            grid.append(found[-1])
+            rates = rates or list(_beyond(found))
+    return sorted(grid, key=lambda each: -each.accuracy)
+
+
+def _rates(choice: Choice, parameters: int) -> list[float]:
+    """Return learning rates to try first, from the least to the largest."""
+    least, first, largest = learning_rates(choice.noise_share, parameters)
+    return sorted({least, first, largest})
+
+
+def _beyond(found: list[Tried]) -> Iterator[float]:
+    """Yield the next learning rate if the best one so far lies at the edge."""
+    best = max(found, key=lambda each: each.accuracy).learning_rate
+    rates = [each.learning_rate for each in found]
+    if best == max(rates):
+        yield float(f"{best * _FACTOR:.3g}")
+    elif best == min(rates):
+        yield float(f"{best / _FACTOR:.3g}")
+
+
+def _train(
+    wishes: Wishes,
+    choice: Choice,
+    data: Dataset,
+    rate: float,
+    seed: int | None,
+    advance: Callable[[Any], None],
+) -> Tried:
+    d = min(wishes.d, len(data.train))
+    clients = min(wishes.clients, len(data.train) // d)
+    split = choice.split
+    request = Request(
+        scenario="many-small",
+        data=data.name,
+        iterations=wishes.rounds,
+        clients=clients,
+        d=d,
+        p=split.p,
+        q=split.q,
+        cap=split.cap,
+        # Whoever adds it in the plan: here it is one noise of this size in every sum.
+        sigma=choice.noise_share * split.p * split.q * clients * d,
+        noise=Mode.TRUSTED,
+        update=Update(learning_rate=rate, **UPDATE),
+        model=wishes.model,
+        evaluate_every=wishes.rounds,
+        seed=seed,
+    )
+    accuracy = run_request(request, data=data, progress=advance)["accuracy"]
+    if accuracy is None:
+        raise UserError(f"{data.name} has no classes to tell apart, so it cannot tune a plan.")
+    return Tried(choice=choice, learning_rate=rate, accuracy=accuracy)

@@ -1,0 +1,249 @@
+"""A planned experiment that can start: its terms, settings, a policy, and the commands to type."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coinflower.accounting.composition.calibration import Split
+from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.errors import UserError
+from coinflower.accounting.ledger.entries import Budget
+from coinflower.protocol.choices import UPDATE, learning_rates, noise_share
+from coinflower.protocol.masked_terms import masked_fields
+from coinflower.protocol.planner import Wishes
+from coinflower.protocol.policy import Policy
+from coinflower.protocol.terms import Terms, usual_model, usual_rounds_per_invitation
+
+_CLIP_NORM = 1.0
+_POLICY_COMMENTS = {
+    "data_set": "the name that the ledger bears: choose your own",
+    "data": "a file or folder; see the guide",
+    "declared_size": "public bound on the number of records",
+    "[budget]": "over all experiments on this data, ever",
+}
+_NOTARY_COMMANDS = [
+    "coinflower notary create",
+    "coinflower notary allow MY-DATA.pub",
+    "coinflower notary run --superlink SERVER:8443 --root-certificates ca.pem",
+]
+_MOST_TRIAL_CLIENTS = 20
+_DIGITS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """An experiment that the policy beside it accepts.
+
+    Attributes:
+        wishes: What was wished for.
+        terms: The public terms.
+        epsilon: What they cost a client of the declared size, as its ledger will say.
+        tuned_rate: The learning rate that served best on public data; None if nobody tried.
+    """
+
+    wishes: Wishes
+    terms: Terms
+    epsilon: float
+    tuned_rate: float | None = None
+
+    @property
+    def batch(self) -> float:
+        """Mean number of records in a round."""
+        return self.terms.p * self.terms.q * self.wishes.clients * self.wishes.d
+
+    @property
+    def noise_share(self) -> float:
+        """Noise on each coordinate of the mean gradient, whose length is at most the clip norm."""
+        terms = self.terms
+        return noise_share(
+            terms.mode,
+            clients=self.wishes.clients,
+            p=terms.p,
+            sigma=terms.noise_multiplier,
+            batch=self.batch,
+            honest=terms.honest_shares,
+        )
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate to begin with, in the plan's update."""
+        if self.tuned_rate is not None:
+            return self.tuned_rate
+        return learning_rates(self.noise_share, self.wishes.parameters)[1]
+
+    @property
+    def learning_rate_range(self) -> list[float]:
+        """The least and the largest learning rate worth trying."""
+        least, _, largest = learning_rates(self.noise_share, self.wishes.parameters)
+        return [least, largest]
+
+    @property
+    def update(self) -> dict[str, Any]:
+        """How the server steps, by the names of its settings."""
+        return {"learning_rate": self.learning_rate, **UPDATE}
+
+    @property
+    def settings(self) -> str:
+        """The server's settings file."""
+        lines = [
+            'state = "state"           # checkpoint, metrics, the model, the report',
+            f"test_data = {_quoted(self.wishes.data)}     # public data that measures accuracy",
+            f"least_clients = {max(1, self.wishes.clients // 2)}         # no step with fewer",
+            f"expected_clients = {self.wishes.clients}      # the first round waits for this many",
+            "",
+            "[terms]",
+        ]
+        fields = self.terms.to_fields()
+        lines += [f"{key} = {_toml(fields[key])}" for key in fields]
+        lines += ["", "[update]", *(f"{key} = {_toml(self.update[key])}" for key in self.update)]
+        return "\n".join([*lines, ""])
+
+    @property
+    def policy(self) -> str:
+        """A policy file that accepts the terms and nothing weaker; every owner's is alike."""
+        wishes = self.wishes
+        policy = Policy.for_terms(
+            self.terms,
+            data_set="MY-DATA",
+            data="PATH/TO/MY-DATA",
+            ledger=Path("ledger.db"),
+            declared_size=wishes.d,
+            budget=Budget(epsilon=wishes.epsilon, delta=wishes.delta),
+            signing_key=Path("keys/MY-DATA.key") if self.terms.mode.masks_sums else None,
+        )
+        return policy.to_toml(_POLICY_COMMENTS)
+
+    @property
+    def commands(self) -> dict[str, list[str]]:
+        """What to type: for a trial on this machine, at the server, notary, and each client."""
+        terms, wishes = self.terms, self.wishes
+        trial = (
+            f"coinflower run --clients {min(wishes.clients, _MOST_TRIAL_CLIENTS)} "
+            f"--data {shlex.quote(wishes.data)} --mode {terms.mode} -p {terms.p!r} -q {terms.q!r} "
+            f"--sigma {terms.noise_multiplier!r} --delta {wishes.delta!r} --rounds {terms.rounds} "
+            f"--model {shlex.quote(terms.model)}"
+        )
+        trial += "".join(f" --{key.replace('_', '-')} {self.update[key]}" for key in self.update)
+        trial += f" --cap {terms.cap!r}" * terms.is_capped
+        notary = {"notary": _NOTARY_COMMANDS} if terms.mode.masks_sums else {}
+        return {
+            "trial": [trial],
+            "server": [
+                "coinflower keys init keys --name SERVER",
+                "coinflower server run settings.toml --keys keys --listen 0.0.0.0:8443 --resume",
+                "coinflower server allow MY-DATA.pub",
+            ],
+            **notary,
+            "client": [
+                "coinflower keys client keys MY-DATA",
+                "coinflower ledger create ledger.db --data-set MY-DATA",
+                "coinflower client policy.toml --superlink SERVER:8443 "
+                "--root-certificates ca.pem --private-key keys/MY-DATA.key",
+            ],
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """Return the proposal for programs."""
+        return {
+            "terms": self.terms.to_fields(),
+            "terms_epsilon": self.epsilon,
+            "noise_share": self.noise_share,
+            "learning_rate": self.learning_rate,
+            "learning_rate_range": self.learning_rate_range,
+            "momentum": UPDATE["momentum"],
+            "update": self.update,
+            "total_epsilon": self.wishes.epsilon,
+            "settings_toml": self.settings,
+            "policy_toml": self.policy,
+            "commands": self.commands,
+        }
+
+    def write(self, folder: Path, plan: str = "") -> list[Path]:
+        """Write settings and policy into a folder; files that are there are left alone.
+
+        Args:
+            folder: The folder.
+            plan: All figures of the plan as JSON, which a simulation takes; left out if empty.
+
+        Raises:
+            ValueError: One of them is there already.
+        """
+        contents = {"settings.toml": self.settings, "policy.toml": self.policy}
+        contents |= {"plan.json": plan} if plan else {}
+        paths = [folder / name for name in contents]
+        for path in paths:
+            if path.exists():
+                raise UserError(f"{path} exists already; choose another folder.")
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, content in zip(paths, contents.values(), strict=True):
+            path.write_text(content)
+        return paths
+
+
+def propose(wishes: Wishes, split: Split, *, tuned_rate: float | None = None) -> Proposal:
+    """Return the experiment with p, q, cap and noise of a split, rounded to the side of privacy.
+
+    Args:
+        wishes: What is wished for.
+        split: What was chosen.
+        tuned_rate: The learning rate that served best on public data, if any was tried there.
+    """
+    q = _rounded(split.q, up=False)
+    sigma = _rounded(split.sigma, up=True)
+    while True:
+        terms = Terms(
+            experiment=wishes.experiment,
+            mode=wishes.mode,
+            p=split.p,
+            q=q,
+            clip_norm=_CLIP_NORM,
+            cap=split.cap,
+            noise_multiplier=sigma,
+            rounds=wishes.rounds,
+            rounds_per_invitation=usual_rounds_per_invitation(wishes.rounds),
+            model=wishes.model
+            or usual_model((1, 8, 8) if wishes.data == "digits" else (1, 28, 28)),
+            classes=wishes.classes,
+            **_masked(wishes, split, q, sigma),
+        )
+        cost = terms.round_cost(wishes.d)
+        assert cost is not None
+        epsilon = epsilon_after([(cost, wishes.rounds)], wishes.delta)
+        if epsilon <= wishes.epsilon:
+            return Proposal(wishes=wishes, terms=terms, epsilon=epsilon, tuned_rate=tuned_rate)
+        # The computed ε is uneven by a rounding here and there.
+        sigma = _rounded(sigma * (1 + 10.0**-_DIGITS), up=True)
+
+
+def _masked(wishes: Wishes, split: Split, q: float, sigma: float) -> dict[str, Any]:
+    """Return what mode masked adds to the terms."""
+    if not wishes.mode.masks_sums:
+        return {}
+    return masked_fields(
+        sizes=[wishes.d] * wishes.clients,
+        q=q,
+        cap=split.cap,
+        clip_norm=_CLIP_NORM,
+        noise_multiplier=sigma,
+        notaries=wishes.notaries,
+        threshold=wishes.threshold,
+        colluders=wishes.colluders,
+    )
+
+
+def _rounded(value: float, *, up: bool) -> float:
+    scale = 10.0 ** (_DIGITS - 1 - math.floor(math.log10(value)))
+    whole = math.ceil(value * scale) if up else math.floor(value * scale)
+    return float(f"{whole / scale:.{_DIGITS + 1}g}")
+
+
+def _toml(value: object) -> str:
+    return _quoted(value) if isinstance(value, str) else repr(value)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
