@@ -137,6 +137,7 @@ def describe_terms(terms: Terms) -> list[Statement]:
         ("clip norm C", f"{terms.clip_norm:g}{', automatic' * (terms.clipping == 'automatic')}"),
         *[("cap on a client's whole sum", _capped(terms))] * terms.is_capped,
         ("noise multiplier σ", rounded_up(terms.noise_multiplier, 6)),
+        *(_masked(terms) if terms.mode.masks_sums else []),
         ("rounds planned", f"{terms.rounds:,}, {terms.rounds_per_invitation} per invitation"),
         ("hash of the terms", terms.hash),
     ]
@@ -145,6 +146,14 @@ def describe_terms(terms: Terms) -> list[Statement]:
 
 def _capped(terms: Terms) -> str:
     return f"{terms.cap:g} clip norms, that is {terms.cap_norm:g}"
+
+
+def _masked(terms: Terms) -> list[tuple[str, str]]:
+    opened = (
+        f"of at least {terms.threshold:,} clients, up to {terms.colluders:,} of which may tell "
+        f"what they added; the noise of the other {terms.honest_shares:,} is what is charged"
+    )
+    return [("sums that can be opened", opened), ("notaries", ", ".join(terms.notaries))]
 
 
 def _outputs(terms: Terms) -> str:

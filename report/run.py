@@ -8,6 +8,7 @@ from typing import Any
 
 from coinflower.accounting.charts import Point
 from coinflower.deploy.local.cluster import Cluster
+from coinflower.deploy.local.local_notary import notary_results
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
 from coinflower.report.clients import ClientRecord, client_line, epsilon_figure, read_client
@@ -50,6 +51,9 @@ def report_local_run(cluster: Cluster) -> Path:
     )
     figures = [*_server_figures(settings, rows), *_local_counts(terms, rows, clients)]
     summary = _summary(terms, rows)
+    if cluster.notary is not None:
+        opened = notary_results(cluster.notary, terms)["rounds_opened"]
+        summary.append(Statement(question="Sums opened by the notary", answer=f"{opened:,}"))
     promises: list[Statement] = []
     if private:
         figures.append(epsilon_figure(clients, cluster.delta))

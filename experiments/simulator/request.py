@@ -141,7 +141,7 @@ class Request:
         for name, given in {"threshold": self.threshold, "colluders": self.colluders}.items():
             if given is not None and self.noise != Mode.MASKED:
                 raise UserError(
-                    f"{name} = {given} goes with noise = 'masked', not with {self.noise!r}."
+                    f"{name} = {given} goes with noise = 'masked', not with '{self.noise}'."
                 )
         if math.isfinite(self.cap) and self.noise == CENTRAL:
             raise UserError(

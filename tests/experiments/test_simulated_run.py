@@ -185,6 +185,8 @@ def test_given_noise_beyond_the_stated_total_is_refused(tmp_path):
         ({"cap": 0.9}, r"cap = 0\.9 must be at least 1 clip norm"),
         ({"cap": math.nan}, "cap = nan must be at least 1 clip norm"),
         ({"cap": 2.0, "noise": "central"}, "cap = 2 .*'central' has no clients"),
+        ({"threshold": 5}, "threshold = 5 goes with noise = 'masked', not with 'trusted'"),
+        ({"colluders": 5, "noise": "central"}, "colluders = 5 goes with noise = 'masked'"),
         ({"availability": 2.0}, r"availability = 2\.0"),
         ({"total_epsilon": 0.0}, r"total epsilon = 0\.0"),
         ({"clients": 0}, "clients = 0"),

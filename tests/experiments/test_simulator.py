@@ -247,6 +247,35 @@ def test_the_sum_carries_as_much_noise_as_its_model_says(digits, noise, variance
     assert np.mean(added**2) == pytest.approx(variance, rel=spread, abs=1e-12)
 
 
+@pytest.mark.parametrize(("threshold", "colluders"), [(80, 10), (100, 1)])
+def test_masked_noise_is_that_of_all_shares_over_the_honest_ones(digits, threshold, colluders):
+    run = simulator(
+        digits,
+        p=1.0,
+        q=1e-9,
+        noise_multiplier=2.0,
+        noise=Mode.MASKED,
+        update=Update(learning_rate=1.0),
+        threshold=threshold,
+        colluders=colluders,
+    )
+    before = run.optimizer.weights
+    run.step()
+    added = (before - run.optimizer.weights) * 1e-9 * 1000
+    spread = 6 * math.sqrt(2 / added.size)
+    variance = 4.0 * 100 / (threshold - colluders)
+    assert np.mean(added**2) == pytest.approx(variance, rel=spread)
+
+
+def test_a_masked_round_with_too_few_clients_is_void(digits):
+    run = simulator(
+        digits, noise=Mode.MASKED, availability=0.3, threshold=90, colluders=1, p=1.0, q=1.0
+    )
+    before = run.optimizer.weights
+    assert run.step().available < 90
+    assert np.array_equal(run.optimizer.weights, before)
+
+
 def test_a_stopped_simulation_goes_on_where_it_was(digits, tmp_path):
     first = simulator(digits, noise_multiplier=0.0)
     model = build_model("digits", classes=10)

@@ -92,6 +92,7 @@ def test_every_private_mode_can_be_simulated_audited_and_reported(mode):
         (Mode.TRUSTED, 1),
         (Mode.COVERED, 1),
         (Mode.UNTRUSTED, 10),
+        (Mode.MASKED, 10),
         (Mode.QUIET, 4),
         (Mode.LOCAL_ONLY, 1),
         (Mode.NONE, 0),
@@ -99,3 +100,7 @@ def test_every_private_mode_can_be_simulated_audited_and_reported(mode):
 )
 def test_a_sum_carries_the_noise_of_those_who_add_it(mode, noises):
     assert mode.noises_in_sum(asked=10, took_part=4) == noises
+
+
+def test_shares_of_the_noise_add_up_to_as_many_noises_as_honest_clients_go_into_all():
+    assert Mode.MASKED.noises_in_sum(asked=10, took_part=4, honest=7) == 10 / 7

@@ -163,6 +163,16 @@ def test_a_cap_stands_beside_the_clip_norm_and_in_what_to_ask(run, tmp_path):
     assert "--cap 1.5 --sigma 1.0" in told
 
 
+def test_mode_masked_is_told_with_its_assumption(tmp_path):
+    cluster = prepare(plan(rounds=2, clients=5, mode=Mode.MASKED), tmp_path / "run")
+    play(cluster)
+    page = read_page(report_local_run(cluster))
+    assert "of at least 4 clients, up to 1 of which may tell" in page.one(id="terms").text
+    assert cluster.terms.notaries[0] in page.one(id="terms").text
+    assert "conspires neither with every notary" in page.one(id="guarantee").text
+    assert "Sums opened by the notary" in page.one(class_="tiles").text
+
+
 def test_a_seeded_server_stamps_its_report(run):
     cluster, _ = run
     settings = replace(load_settings(cluster.settings), insecure_seed=3)
