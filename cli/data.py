@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from coinflower.accounting.errors import UserError
@@ -69,6 +68,7 @@ def check(
     Nothing is sent, and nothing is charged.
     """
     from coinflower.client.data import load_local_dataset
+    from coinflower.learning.data.persons import units_of
     from coinflower.learning.data.reading import Reading
     from coinflower.learning.data.records import describe
     from coinflower.protocol.policy import load_policy
@@ -78,7 +78,7 @@ def check(
     with _unlogged():
         data = load_local_dataset(allowed)
     records, reading = data.train, data.reading or Reading(rows=len(data.train))
-    persons = None if records.persons is None else len(np.unique(records.persons))
+    persons = None if records.persons is None else units_of(records, Unit.PERSON, data.name)
     figures: dict[str, Any] = {
         "data": allowed.data,
         "rows": reading.rows,
@@ -86,7 +86,8 @@ def check(
         "records": len(records),
         "declared_size": allowed.declared_size,
         "unit": str(allowed.unit),
-        "persons": persons,
+        "persons": None if persons is None else len(persons),
+        "most_rows_of_a_person": None if persons is None else int(persons.sizes.max(initial=0)),
         "inputs": records.described,
         "targets": _targets(data.class_count, describe(records.targets)),
         "schema": records.schema,
@@ -98,13 +99,15 @@ def check(
     if as_json:
         print_json(figures)
         return
-    declared = f"{allowed.declared_size}{' persons' if allowed.unit is Unit.PERSON else ''}"
     say(
         f"{allowed.data}: {reading.rows} rows, of which {reading.refused} cannot be used. This "
-        f"client has {len(records)} records and declares at most {declared}."
+        f"client has {len(records)} records and declares at most {allowed.declared_size} "
+        f"{allowed.unit}s."
     )
     if persons is not None:
-        say(f"They are of {persons} persons.")
+        most = figures["most_rows_of_a_person"]
+        say(f"They are of {len(persons)} persons. Nobody has more than {most} of them.")
+    say(f"ε protects {allowed.unit.facts.protected}.")
     say(f"Inputs of a record: {figures['inputs']}. Targets: {figures['targets']}.")
     columns = list(dict.fromkeys([*reading.clamped, *reading.unknown, *reading.missing]))
     if records.schema is not None:

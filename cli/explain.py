@@ -25,6 +25,7 @@ def explain(
     """Explain what the ε that a data set has spent means, and what it does not."""
     from coinflower.accounting.ledger.ledger import Ledger
     from coinflower.protocol.policy import load_policy
+    from coinflower.protocol.unit import unit_name
     from coinflower.report.explanation import explain_ledger, sections
 
     rules = None if policy is None else load_policy(policy)
@@ -40,12 +41,13 @@ def explain(
                 "epsilon": told.spent,
                 "delta": told.delta,
                 "committed_epsilon": told.reserved_epsilon,
+                "unit": unit_name(told.units),
                 "rounds": told.rounds,
                 "secure": told.secure,
                 "guessing_chance": told.guessing_chance,
                 "detection_rate_at_1_percent": told.detection_rate,
                 "groups": [
-                    {"samples": group.records, "epsilon": group.epsilon, "delta": group.delta}
+                    {"samples": group.count, "epsilon": group.epsilon, "delta": group.delta}
                     for group in told.groups
                 ],
                 "client_epsilon": told.client_epsilon,

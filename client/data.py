@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from coinflower.learning.data.rows import Rows
 from coinflower.protocol.policy import Policy, Refusal, RefusedError, Share
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.unit import Unit
+
+logger = logging.getLogger("coinflower.data")
 
 
 # Clients in one process share the public data that their shares are taken from.
@@ -62,12 +65,20 @@ def load_local_dataset(policy: Policy) -> Dataset:
         share = replace(policy.share, index=0)
         parts = _partition_once(policy.data, policy.schema, share, policy.unit)
         data = replace(data, train=data.train.take(parts[policy.share.index]), files=None)
-    count = len(units_of(data.train, policy.unit, data.name))
-    if count > policy.declared_size:
+    units = units_of(data.train, policy.unit, data.name)
+    if len(units) > policy.declared_size:
         raise UserError(
-            f"The data set {policy.data_set!r} has {count} {policy.unit}s, more than the declared "
-            f"{policy.declared_size}; the bound would not hold. Raise declared_size in the policy."
+            f"The data set {policy.data_set!r} has {len(units)} {policy.unit}s, more than the "
+            f"declared {policy.declared_size}; the bound would not hold. Raise declared_size in "
+            "the policy."
         )
+    most = policy.most_rows_per_person
+    if units.sizes.max(initial=0) > most:
+        kept = units.first(most)
+        logger.warning(
+            "%d rows are left out: most_rows_per_person = %d.", len(data.train) - len(kept), most
+        )
+        data = replace(data, train=data.train.take(kept), files=None)
     return data
 
 

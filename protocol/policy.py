@@ -94,6 +94,7 @@ class Policy:
         witness: Path, best on another disk, of a note of the ledger's last entry.
         declared_size: Public bound on the number of units, fixed before a run.
         unit: What that counts, and what must be protected: a record or a person.
+        most_rows_per_person: Most rows of a person that are used, if persons are protected.
         modes: Modes allowed.
         largest_p: Largest participation probability.
         largest_q: Largest sampling rate.
@@ -135,6 +136,7 @@ class Policy:
     budget: Budget
     largest_cap: Cap = math.inf
     unit: Unit = Unit.RECORD
+    most_rows_per_person: Count = 1_000_000
     most_rounds: Count = 1_000_000
     most_rounds_per_invitation: Count = 10_000
     most_classes: Count = 10_000

@@ -355,6 +355,12 @@ def terms_of(tally: Tally) -> Terms | None:
     return terms if terms is not None and terms.ledger_key == tally.experiment else None
 
 
+def unit_of(tally: Tally) -> Unit:
+    """Return what an experiment of a ledger protects; entries that do not say it are of records."""
+    terms = terms_of(tally)
+    return Unit.RECORD if terms is None else terms.unit
+
+
 def _default(field: dataclasses.Field[Any]) -> object:
     return field.default_factory() if callable(field.default_factory) else field.default
 

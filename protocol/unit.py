@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,11 +15,11 @@ class UnitFacts:
 
     Attributes:
         protected: What ε protects, with nothing left open.
-        members: Several of them, such as a client has.
+        caveat: Who is protected less.
     """
 
     protected: str
-    members: str
+    caveat: str
 
 
 class Unit(StrEnum):
@@ -34,12 +35,22 @@ class Unit(StrEnum):
 
 
 _FACTS = {
-    Unit.RECORD: UnitFacts(protected="one record", members="records"),
+    Unit.RECORD: UnitFacts(
+        protected="one record",
+        caveat="A person with several records in the data is protected less: k records together "
+        "lose up to k·ε, at a larger δ. With unit = person, persons are protected instead.",
+    ),
     Unit.PERSON: UnitFacts(
         protected="one person, with all of that person's records in this data set",
-        members="persons",
+        caveat="A person whose records are at several clients is protected by each of them "
+        "separately: what is lost there adds up. A person under two ids counts as two persons, and "
+        "several persons together, such as a family, are protected less.",
     ),
 }
+_BOTH = (
+    "one person who has a single record in this data set, since some experiments protect records "
+    "and others persons"
+)
 
 
 def parse_unit(text: str) -> Unit:
@@ -48,3 +59,14 @@ def parse_unit(text: str) -> Unit:
         return Unit(text)
     except ValueError:
         raise UserError(f"unit = {text!r} is unknown; choose one of {', '.join(Unit)}.") from None
+
+
+def unit_name(units: Collection[Unit]) -> str:
+    """Return the unit of experiments that protect these, ``mixed`` if they differ."""
+    return "mixed" if len(set(units)) > 1 else str(next(iter(units), Unit.RECORD))
+
+
+def protected_by(units: Collection[Unit]) -> str:
+    """Return what one ε of experiments protects that protect these units."""
+    different = set(units) or {Unit.RECORD}
+    return _BOTH if len(different) > 1 else different.pop().facts.protected

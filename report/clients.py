@@ -13,6 +13,7 @@ from coinflower.accounting.ledger.statement import Statement
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.protocol.policy import load_policy
+from coinflower.protocol.unit import Unit
 from coinflower.report.page import ClientLine, Figure, epsilon_points
 
 # More curves would be a smear, and each takes half a second; all clients are listed all the same.
@@ -25,7 +26,7 @@ class ClientRecord:
 
     Attributes:
         name: Its name.
-        records: Declared size.
+        size: Declared size.
         coins: Its coins by round, of every round charged.
         experiments: The experiment of each of them.
         stated: What its ledger adds up to.
@@ -36,7 +37,7 @@ class ClientRecord:
     """
 
     name: str
-    records: int
+    size: int
     coins: dict[int, bool]
     experiments: Sequence[str]
     stated: Statement
@@ -59,7 +60,7 @@ def read_client(cluster: Cluster, index: int) -> ClientRecord:
         private = cluster.terms.mode.is_private
         return ClientRecord(
             name=f"client-{index}",
-            records=policy.declared_size,
+            size=policy.declared_size,
             coins={entry.round: bool(entry.coin) for entry in charges if entry.round is not None},
             experiments=[entry.experiment for entry in charges],
             stated=stated,
@@ -108,12 +109,12 @@ def _evenly(ranked: Sequence[ClientRecord], most: int) -> Sequence[ClientRecord]
     return [ranked[round(index * (len(ranked) - 1) / (most - 1))] for index in range(most)]
 
 
-def client_line(client: ClientRecord) -> ClientLine:
+def client_line(client: ClientRecord, unit: Unit) -> ClientLine:
     """Return what the page says of a client."""
     assert client.epsilon is not None
     return ClientLine(
         name=client.name,
-        records=f"{client.records:,}",
+        size=f"{client.size:,} {unit}s",
         epsilon=rounded_up(client.epsilon),
         budget=rounded_down(client.budget),
         share=client.share(client.epsilon),

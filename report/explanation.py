@@ -16,7 +16,8 @@ from coinflower.accounting.ledger.statement import Statement, Statements
 from coinflower.accounting.ledger.stops import name_of
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
-from coinflower.protocol.terms import terms_of
+from coinflower.protocol.terms import terms_of, unit_of
+from coinflower.protocol.unit import Unit, protected_by
 from coinflower.report.guarantee import (
     OTHER_USES,
     detection_rate,
@@ -25,7 +26,7 @@ from coinflower.report.guarantee import (
 )
 
 GROUPS = (2, 5, 10)
-"""How many records a person may have: the cases that are worked out."""
+"""How many records a person may have, or persons a family: the cases that are worked out."""
 FALSE_ALARMS = 0.01
 # Beyond this, "protected" would be a lie.
 _WEAK_CHANCE = 0.95
@@ -34,13 +35,18 @@ _MOST_NAMES = 10
 _MOST_WHOLE = 200
 # e^20 is half a billion: beyond, the client is as good as seen.
 _PLAIN_TO_SEE = 20.0
+_FOR_WHOM = {
+    Unit.RECORD: "For whom: one record, not one person",
+    Unit.PERSON: "For whom: one person",
+}
+_OTHERS = {Unit.RECORD: "every other record", Unit.PERSON: "the records of everybody else"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLoss:
-    """What several records lose together."""
+    """What several records, or persons, lose together."""
 
-    records: int
+    count: int
     epsilon: float
     delta: float
 
@@ -53,7 +59,7 @@ class Explanation(Statement):
         data_set: Name of the data set.
         guessing_chance: How often an adversary guesses right at most, one half being chance.
         detection_rate: How many members it finds at most among one per cent false alarms.
-        groups: What several records lose together.
+        groups: What several records, or persons, lose together.
         client_epsilon: What all records lose together, the client as a whole; None if there are so
             many different terms that it was not worked out.
     """
@@ -63,6 +69,16 @@ class Explanation(Statement):
     detection_rate: float
     groups: Sequence[GroupLoss]
     client_epsilon: float | None
+
+    @property
+    def units(self) -> set[Unit]:
+        """What the charged experiments protect: one unit, or both."""
+        return {unit_of(tally) for tally in self.tallies if tally.charged}
+
+    @property
+    def unit(self) -> Unit:
+        """What the sum protects; a person with a single record if there are both."""
+        return Unit.PERSON if Unit.PERSON in self.units else Unit.RECORD
 
 
 def explain_ledger(ledger: Ledger, delta: float, budget: Budget | None = None) -> Explanation:
@@ -76,9 +92,9 @@ def explain_ledger(ledger: Ledger, delta: float, budget: Budget | None = None) -
         guessing_chance=guessing_chance(statements.total_variation(stated), stated.spent, delta),
         detection_rate=detection_rate(FALSE_ALARMS, stated.spent, delta),
         groups=[
-            GroupLoss(records=records, epsilon=losses[0], delta=losses[1])
-            for records in GROUPS
-            for losses in [group_loss(records, stated.spent, delta)]
+            GroupLoss(count=count, epsilon=losses[0], delta=losses[1])
+            for count in GROUPS
+            for losses in [group_loss(count, stated.spent, delta)]
         ],
         client_epsilon=_client_epsilon(charged, delta),
     )
@@ -101,10 +117,10 @@ def sections(told: Explanation) -> dict[str, list[str]]:
         "What was spent": _spent(told),
         "What that means": _meaning(told),
         "Who is protected against whom": _against(told),
-        "For whom: one record, not one person": _unit(told),
+        _FOR_WHOM[told.unit]: _unit(told),
         "What it does not mean": [
             "It does not say that this much was lost: ε bounds the worst case, for the unluckiest "
-            "record and the best adversary.",
+            f"{told.unit} and the best adversary.",
             OTHER_USES,
             "It counts what this ledger charged. Training that bypassed the ledger, or entries "
             "lost with an older copy of the file, are not in it.",
@@ -134,17 +150,18 @@ def _spent(told: Explanation) -> list[str]:
 def _meaning(told: Explanation) -> list[str]:
     chance = told.guessing_chance
     sentences = [
-        "Suppose that somebody knows every other record and every message that the guarantee "
-        "covers, and finds it as likely as not that a certain record was among the data. They then "
-        f"guess right in at most {_percent(chance)} of cases; blind guessing is right in 50 %.",
+        f"Suppose that somebody knows {_OTHERS[told.unit]} and every message that the guarantee "
+        f"covers, and finds it as likely as not that a certain {told.unit}"
+        f"{' with a single record' * (len(told.units) > 1)} was among the data. They then guess "
+        f"right in at most {_percent(chance)} of cases; blind guessing is right in 50 %.",
         f"If they accept {_percent(FALSE_ALARMS)} false alarms, they recognise at most "
-        f"{_percent(told.detection_rate)} of the records that are in the data.",
+        f"{_percent(told.detection_rate)} of the {told.unit}s that are in the data.",
     ]
     if told.spent < 20:
         sentences.append(
             "No conclusion that anybody draws becomes more than "
-            f"e^ε = {rounded_up(math.exp(told.spent))} times as likely because one record was "
-            f"there, apart from exceptions of probability δ = {told.delta:g}."
+            f"e^ε = {rounded_up(math.exp(told.spent))} times as likely because one {told.unit} "
+            f"was there, apart from exceptions of probability δ = {told.delta:g}."
         )
     if chance > _WEAK_CHANCE:
         sentences.append(
@@ -187,18 +204,36 @@ def _listed(names: Sequence[str]) -> str:
 
 def _unit(told: Explanation) -> list[str]:
     cases = "; ".join(
-        f"{group.records} records: ε ≤ {rounded_up(group.epsilon)} at δ = "
+        f"{group.count} {told.unit}s: ε ≤ {rounded_up(group.epsilon)} at δ = "
         f"{rounded_up(group.delta, 2)}"
         if group.delta < 1
-        else f"{group.records} records: no bound at this δ"
+        else f"{group.count} {told.unit}s: no bound at this δ"
         for group in told.groups
     )
     return [
-        "All figures are for one record, added or removed. A patient with several records is "
-        "protected less: k of them lose up to k·ε together, and δ grows faster still.",
+        f"All figures are for {protected_by(told.units)}, added or removed.",
+        *_protected_less(told),
         f"{cases[0].upper()}{cases[1:]}.",
         _whole(told),
     ]
+
+
+def _protected_less(told: Explanation) -> list[str]:
+    if told.unit is Unit.RECORD:
+        return [
+            "A patient with several records is protected less: k of them lose up to k·ε together, "
+            "and δ grows faster still."
+        ]
+    names = [
+        name_of(tally.experiment)
+        for tally in told.tallies
+        if tally.charged and unit_of(tally) is Unit.RECORD
+    ]
+    several = (
+        f"A person with k records loses up to k times as much in those that protect records: "
+        f"{_listed(names)}."
+    )
+    return [*[several] * bool(names), Unit.PERSON.facts.caveat]
 
 
 def _whole(told: Explanation) -> str:

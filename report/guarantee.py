@@ -11,8 +11,7 @@ from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.tightness import realised_epsilon_after
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.protocol.modes import Mode
-
-UNIT = "one record: the promise compares data with it to the same data without it"
+from coinflower.protocol.unit import Unit
 
 ANALYSES = {
     Certified.name: "a proved upper bound for random participation with secret coins",
@@ -24,10 +23,6 @@ THIS_PAGE = (
     "This page shows who took part and when, or how many did. The figure for secret coins protects "
     "against people who see the model, not against readers of this page: keep it as safe as the "
     "ledgers."
-)
-SEVERAL_RECORDS = (
-    "A person with several records in the data is protected less: k records together lose up to "
-    "k·ε, at a larger δ."
 )
 OTHER_USES = (
     "It covers these rounds only, not other uses of the same data, break-ins, or what is true of "
@@ -43,32 +38,37 @@ class Statement:
     answer: str
 
 
-def who_is_protected(mode: Mode) -> list[Statement]:
+def who_is_protected(mode: Mode, unit: Unit) -> list[Statement]:
     """Return whom the promise of a mode is to, against whom, and for what."""
     return [
         Statement(
             question="Who is protected",
-            answer="every record of every client that followed its policy, whatever others do",
+            answer=f"every {unit} of every client that followed its policy, whatever others do",
         ),
         Statement(question="Against whom", answer=mode.facts.against),
-        Statement(question="For what unit", answer=UNIT),
+        Statement(
+            question="For what unit",
+            answer=f"{unit.facts.protected}: the promise compares data with it to the same data "
+            "without it",
+        ),
     ]
 
 
 def statements(
-    mode: Mode, cost: Analysis, rounds: int, epsilon: float, delta: float
+    mode: Mode, unit: Unit, cost: Analysis, rounds: int, epsilon: float, delta: float
 ) -> list[Statement]:
     """Return the guarantee of ``rounds`` rounds, question by question.
 
     Args:
         mode: Who adds noise and who sees participation.
+        unit: What is protected.
         cost: One round of the client that lost most.
         rounds: How many it was charged for.
         epsilon: What they cost at ``delta``, as its ledger says.
         delta: Of the budget.
     """
     return [
-        *who_is_protected(mode),
+        *who_is_protected(mode, unit),
         Statement(
             question="At what ε and δ",
             answer=f"ε ≤ {rounded_up(epsilon)} at δ = {delta:g} for the client that lost most, "
@@ -97,7 +97,7 @@ def tightness(cost: Analysis, rounds: int, epsilon: float, delta: float) -> str:
 
 
 def guessing_chance(total_variation: float, epsilon: float, delta: float) -> float:
-    """Return a bound on how often an adversary guesses right whether a record was in the data.
+    """Return a bound on how often an adversary guesses right whether a unit was in the data.
 
     It knows everything else and finds both cases equally likely beforehand. Its chance is
     (1 + TV)/2 with the total variation TV = δ(0); (ε, δ) alone gives (e^ε + δ)/(1 + e^ε).
@@ -117,10 +117,10 @@ def detection_rate(false_alarms: float, epsilon: float, delta: float) -> float:
     return min(1.0, upper, other)
 
 
-def group_loss(records: int, epsilon: float, delta: float) -> tuple[float, float]:
-    """Return (ε, δ) of several records together: k·ε and δ·(e^(kε) − 1)/(e^ε − 1)."""
+def group_loss(units: int, epsilon: float, delta: float) -> tuple[float, float]:
+    """Return (ε, δ) of several units together: k·ε and δ·(e^(kε) − 1)/(e^ε − 1)."""
     if epsilon == 0:
-        return 0.0, min(1.0, records * delta)
-    if records * epsilon > 700:
-        return records * epsilon, 1.0
-    return records * epsilon, min(1.0, delta * math.expm1(records * epsilon) / math.expm1(epsilon))
+        return 0.0, min(1.0, units * delta)
+    if units * epsilon > 700:
+        return units * epsilon, 1.0
+    return units * epsilon, min(1.0, delta * math.expm1(units * epsilon) / math.expm1(epsilon))

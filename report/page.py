@@ -59,7 +59,7 @@ class ClientLine:
     """What a client spent of its budget; figures as they are written."""
 
     name: str
-    records: str
+    size: str
     epsilon: str
     budget: str
     share: float
@@ -132,6 +132,7 @@ def describe_terms(terms: Terms) -> list[Statement]:
         ("model", f"{terms.model}, {_outputs(terms)}"),
         *[("task", _task(terms))] * (terms.task != CLASSIFICATION or bool(terms.task_options)),
         ("mode", f"{terms.mode}: {terms.mode.facts.label}; charged as {terms.mode.charged_as}"),
+        ("what ε protects", terms.unit.facts.protected),
         ("participation probability p", f"{terms.p:g}"),
         ("sampling rate q", f"{terms.q:g}"),
         ("clip norm C", f"{terms.clip_norm:g}{', automatic' * (terms.clipping == 'automatic')}"),

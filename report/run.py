@@ -11,11 +11,11 @@ from coinflower.deploy.local.cluster import Cluster
 from coinflower.deploy.local.local_notary import notary_results
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
+from coinflower.protocol.unit import Unit
 from coinflower.report.clients import ClientRecord, client_line, epsilon_figure, read_client
 from coinflower.report.guarantee import (
     ANALYSES,
     OTHER_USES,
-    SEVERAL_RECORDS,
     THIS_PAGE,
     Statement,
     statements,
@@ -62,7 +62,7 @@ def report_local_run(cluster: Cluster) -> Path:
         assert worst.cost is not None
         summary += largest_epsilon(worst.epsilon, cluster.delta)
         promises = statements(
-            terms.mode, worst.cost, len(worst.coins), worst.epsilon, cluster.delta
+            terms.mode, terms.unit, worst.cost, len(worst.coins), worst.epsilon, cluster.delta
         )
     report = Report(
         title=f"Report of {terms.experiment}",
@@ -70,14 +70,14 @@ def report_local_run(cluster: Cluster) -> Path:
         insecure=insecure,
         summary=summary,
         promises=promises,
-        caveats=caveats(terms.mode),
+        caveats=caveats(terms.mode, terms.unit),
         figures=figures,
         terms=[
             Statement(question="data", answer=settings.test_data),
-            Statement(question="clients", answer=_sizes([client.records for client in clients])),
+            Statement(question="clients", answer=_sizes(clients, terms.unit)),
             *describe_terms(terms),
         ],
-        clients=[client_line(client) for client in clients] if private else [],
+        clients=[client_line(client, terms.unit) for client in clients] if private else [],
     )
     return write_report(report, cluster.folder)
 
@@ -94,7 +94,7 @@ def report_server_run(settings: Settings) -> Path:
         insecure=settings.insecure_seed is not None or any(row.get("insecure") for row in rows),
         summary=_summary(terms, rows),
         promises=_public_guarantee(terms),
-        caveats=caveats(terms.mode),
+        caveats=caveats(terms.mode, terms.unit),
         figures=figures,
         terms=[
             Statement(question="public test data", answer=settings.test_data),
@@ -104,14 +104,14 @@ def report_server_run(settings: Settings) -> Path:
     return write_report(report, settings.state)
 
 
-def caveats(mode: Mode) -> list[str]:
-    """Return what the guarantee of a mode leaves out."""
+def caveats(mode: Mode, unit: Unit) -> list[str]:
+    """Return what the guarantee of a mode, for a unit, leaves out."""
     if not mode.is_private:
         return []
     return [
         *[mode.facts.caveat] * bool(mode.facts.caveat),
         *[THIS_PAGE] * mode.hides_coins,
-        SEVERAL_RECORDS,
+        unit.facts.caveat,
         OTHER_USES,
     ]
 
@@ -135,7 +135,7 @@ def _server_figures(settings: Settings, rows: Sequence[dict[str, Any]]) -> list[
 
 
 def _seen_counts(terms: Terms, rows: Sequence[dict[str, Any]]) -> list[Figure]:
-    """Draw what the server saw: how many were asked, and how many records that makes on average."""
+    """Draw what the server saw: how many were asked, and the batch that makes on average."""
     return _counts(
         terms,
         [(float(row["round"]), float(row["participants"])) for row in rows],
@@ -157,7 +157,7 @@ def _local_counts(
         terms,
         [(float(round_), float(len(some))) for round_, some in took_part.items()],
         [
-            (float(round_), terms.q * sum(client.records for client in some))
+            (float(round_), terms.q * sum(client.size for client in some))
             for round_, some in took_part.items()
         ],
     )
@@ -175,18 +175,19 @@ def _counts(terms: Terms, took_part: Sequence[Point], batches: Sequence[Point]) 
         count_figure(
             "batch",
             "Batch size, per round",
-            "records",
+            f"{terms.unit}s",
             batches,
             caption="Expected, given who took part: q times their declared sizes. "
-            "The number of records actually drawn never leaves a client.",
+            f"The number of {terms.unit}s actually drawn never leaves a client.",
         ),
     ]
 
 
-def _sizes(sizes: Sequence[int]) -> str:
+def _sizes(clients: Sequence[ClientRecord], unit: Unit) -> str:
+    sizes = [client.size for client in clients]
     least, most = min(sizes), max(sizes)
     each = f"{most:,}" if least == most else f"{least:,} to {most:,}"
-    return f"{len(sizes):,} with {each} records each"
+    return f"{len(sizes):,} with {each} {unit}s each"
 
 
 def _public_guarantee(terms: Terms) -> list[Statement]:
@@ -194,11 +195,12 @@ def _public_guarantee(terms: Terms) -> list[Statement]:
     if scheme is None:
         return []
     return [
-        *who_is_protected(terms.mode),
+        *who_is_protected(terms.mode, terms.unit),
         Statement(
             question="At what ε and δ",
             answer="only each client's own ledger knows, no server: it depends on the client's "
-            "size, its δ, and the rounds it heard of. For d records: coinflower epsilon "
+            "size, its δ, and the rounds it heard of. "
+            f"For d {terms.unit}s: coinflower epsilon "
             f"--scheme {scheme.name} -p {terms.p:g} -q {terms.q:g} -d d "
             f"{f'--cap {terms.cap!r} ' if terms.is_capped else ''}"
             f"--sigma {terms.noise_multiplier!r} --rounds {terms.rounds} --delta δ",

@@ -16,6 +16,7 @@ from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.simulation import Curve, read_state
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.unit import Unit
 from coinflower.report.guarantee import Statement, statements
 from coinflower.report.page import (
     Figure,
@@ -59,7 +60,7 @@ def report_simulation(folder: Path, results: dict[str, Any]) -> Path:
         insecure=bool(results["insecure"]),
         summary=summary,
         promises=promises,
-        caveats=caveats(mode),
+        caveats=caveats(mode, Unit(results["unit"])),
         figures=figures,
         terms=_terms(results),
     )
@@ -91,7 +92,12 @@ def _guarantee(results: dict[str, Any]) -> list[Statement]:
             Statement(question="By which analysis", answer=f"{cost.title} (scheme {cost.name})"),
         ]
     return statements(
-        Mode(results["noise"]), cost, results["iterations"], results["epsilon"], results["delta"]
+        Mode(results["noise"]),
+        Unit(results["unit"]),
+        cost,
+        results["iterations"],
+        results["epsilon"],
+        results["delta"],
     )
 
 
@@ -112,7 +118,7 @@ def _counts(curve: Curve, results: dict[str, Any]) -> list[Figure]:
         count_figure(
             "batch",
             "Batch size, per iteration",
-            "records",
+            f"{results['unit']}s",
             drawn,
             caption="As drawn; only a simulation knows.",
             unit="iteration",
@@ -143,8 +149,8 @@ def _epsilon_figure(results: dict[str, Any]) -> Figure:
         name="epsilon",
         title=title,
         svg=svg,
-        caption=f"At δ = {results['delta']:g}, for a client with {results['d']:,} records that is "
-        "there in every iteration; no client loses more.",
+        caption=f"At δ = {results['delta']:g}, for a client with {results['d']:,} "
+        f"{results['unit']}s that is there in every iteration; no client loses more.",
     )
 
 
@@ -165,7 +171,8 @@ def _terms(results: dict[str, Any]) -> list[Statement]:
         sizes = f"{results['d']:,}"
     lines = [
         ("data", results["data"]),
-        ("clients", f"{results['clients']:,} with {sizes} records each"),
+        ("clients", f"{results['clients']:,} with {sizes} {results['unit']}s each"),
+        ("what ε protects", Unit(results["unit"]).facts.protected),
         ("who adds noise", results["noise"]),
         *_shares(results),
         ("participation probability p", f"{results['p']:.4g}"),

@@ -20,7 +20,8 @@ from coinflower.cli.output import JsonFlag, lower_bound, number, print_json, pri
 from coinflower.cli.stated import delta_of
 from coinflower.deploy.terminal import say
 from coinflower.protocol.policy import load_policy
-from coinflower.protocol.terms import terms_of
+from coinflower.protocol.terms import terms_of, unit_of
+from coinflower.protocol.unit import protected_by, unit_name
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -69,6 +70,7 @@ def show(
     with Ledger.open(path, read_only=True) as ledger:
         stopped = stops.read_stops(path)
         stated = ledger.statement(delta, None if rules is None else rules.budget)
+        units = {unit_of(tally) for tally in stated.tallies}
         if as_json:
             print_json(
                 {
@@ -77,6 +79,7 @@ def show(
                     "epsilon": stated.spent,
                     "committed_epsilon": stated.reserved_epsilon,
                     "delta": delta,
+                    "unit": unit_name(units),
                     **({} if rules is None else {"budget_epsilon": rules.budget.epsilon}),
                     "paused_since": stopped.paused_since,
                     "left": dict(stopped.left),
@@ -90,6 +93,7 @@ def show(
                             "committed_rounds": tally.reserved_rounds,
                             "secure": tally.secure,
                             "mode": None if terms is None else str(terms.mode),
+                            "unit": str(unit_of(tally)),
                             "scheme": tally.terms.name,
                             "p": tally.terms.round.p,
                             "q": tally.terms.round.q,
@@ -119,7 +123,8 @@ def show(
         )
         say(
             f"Spent: ε = {number(stated.spent)} at δ = {delta:g}; "
-            f"with all reserved rounds: ε = {number(stated.reserved_epsilon)}."
+            f"with all reserved rounds: ε = {number(stated.reserved_epsilon)}. "
+            f"All of this is for {protected_by(units)}."
         )
         if stated.budget is not None and stated.left is not None:
             left = lower_bound(stated.left)

@@ -13,7 +13,8 @@ from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.statement import Statements
 from coinflower.accounting.ledger.stops import Stops, name_of, read_stops
-from coinflower.protocol.terms import terms_of
+from coinflower.protocol.terms import terms_of, unit_of
+from coinflower.protocol.unit import Unit
 
 # Reading takes time that the client would have: at most a tenth of it goes to the page.
 _EASE = 10.0
@@ -44,6 +45,11 @@ class Account(Tally):
         """The mode that the owner agreed to; empty in entries that do not name it."""
         terms = terms_of(self)
         return "" if terms is None else str(terms.mode)
+
+    @property
+    def unit(self) -> Unit:
+        """What the experiment protects."""
+        return unit_of(self)
 
 
 @dataclass(frozen=True, kw_only=True)

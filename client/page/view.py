@@ -19,6 +19,7 @@ from coinflower.client.page.figures import Figures, work_out
 from coinflower.client.page.ledger_snapshot import Account, LedgerReading, Reader
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy
+from coinflower.protocol.unit import protected_by
 
 if TYPE_CHECKING:  # takes torch along, which a page without a client does without
     from coinflower.client.participant import Participant
@@ -72,10 +73,18 @@ def render(subject: Subject, reading: LedgerReading, form_key: str) -> str:
         "policy_rows": [] if subject.policy is None else _policy_rows(subject.policy),
         "path": subject.reader.path,
         "server_proof": [mode for mode in Mode if mode.client_adds_noise and not mode.masks_sums],
+        "protected": _protected(subject, reading),
     }
     if reading.snapshot is not None:
         values.update(_snapshot_values(subject, reading))
     return _TEMPLATE.render(values)
+
+
+def _protected(subject: Subject, reading: LedgerReading) -> str:
+    """Return what the figures are for; before there are experiments, what the policy asks for."""
+    accounts = [] if reading.snapshot is None else reading.snapshot.accounts
+    units = {account.unit for account in accounts}
+    return protected_by(units or ({subject.policy.unit} if subject.policy else set()))
 
 
 def _snapshot_values(subject: Subject, reading: LedgerReading) -> dict[str, Any]:
@@ -122,7 +131,8 @@ def _row(
 def _policy_rows(policy: Policy) -> list[tuple[str, str]]:
     rows = [
         ("Budget", f"ε = {policy.budget.epsilon:g} at δ = {policy.budget.delta:g}, for all time"),
-        ("Records, at most", f"{policy.declared_size:,}"),
+        ("Protected", policy.unit.facts.protected),
+        (f"{policy.unit.capitalize()}s, at most", f"{policy.declared_size:,}"),
         ("Modes allowed", ", ".join(sorted(policy.modes))),
         ("Participation probability p, at most", f"{policy.largest_p:g}"),
         ("Sampling rate q, at most", f"{policy.largest_q:g}"),

@@ -41,6 +41,11 @@ class Units:
         """Return how many units some rows are of."""
         return len(np.unique(self.of[rows]))
 
+    def first(self, most: int) -> Rows:
+        """Return the first rows of every unit, ascending, and at most so many of each."""
+        places = np.arange(len(self.order)) - np.repeat(self.starts, self.sizes)
+        return np.sort(self.order[places < most])
+
     def rows_of(self, units: Rows) -> Rows:
         """Return the rows of some units, unit after unit."""
         sizes = self.sizes[units]
@@ -60,7 +65,8 @@ def units_of(records: Records, unit: Unit, name: str) -> Units:
         UserError: Persons are to be protected, and the data does not say whose its rows are.
     """
     if unit is Unit.RECORD:
-        return Units.numbered(np.arange(len(records)))
+        rows = np.arange(len(records))
+        return Units(of=rows, order=rows, sizes=np.broadcast_to(1, len(rows)), starts=rows)
     if records.persons is None:
         raise UserError(
             f"unit = person protects persons, but {name} does not say whose its rows are: name the "

@@ -49,7 +49,7 @@ def test_check_tells_the_owner_what_would_be_read(command, ward):
     assert (code or 0, err) == (0, "")
     found = json.loads(out)
     assert (found["rows"], found["refused"], found["records"]) == (12, 1, 11)
-    assert found["persons"] == 5
+    assert (found["persons"], found["most_rows_of_a_person"], found["unit"]) == (5, 3, "record")
     assert found["clamped"] == {"age": 1}
     assert found["unknown"] == {"sex": 1}
     assert found["missing"] == {"age": 1, "sex": 0}
@@ -58,12 +58,24 @@ def test_check_tells_the_owner_what_would_be_read(command, ward):
     assert not (ward / "ledger.db").exists()
     code, out, _ = command("data", "check", "policy.toml")
     assert "12 rows, of which 1 cannot be used" in out
-    assert "They are of 5 persons." in out
+    assert "This client has 11 records and declares at most 20 records." in out
+    assert "They are of 5 persons. Nobody has more than 3 of them." in out
+    assert "ε protects one record." in out
     assert f"Read by the schema with hash {found['schema']}." in out.replace("\n", "")
-    (ward / "policy.toml").write_text('unit = "person"\n' + (ward / "policy.toml").read_text())
-    code, out, _ = command("data", "check", "policy.toml")
-    assert "declares at most 20 persons." in out.replace("\n", " ")
     assert "none of it is sent" in out
+
+
+def test_check_counts_persons_where_they_are_protected(command, ward):
+    fields = policy_fields(data="ward.csv", schema="schema.toml", declared_size=5, unit="person")
+    (ward / "policy.toml").write_text(tomli_w.dumps(fields))
+    code, out, _ = command("data", "check", "policy.toml")
+    assert not code
+    assert "This client has 11 records and declares at most 5 persons." in " ".join(out.split())
+    assert "ε protects one person, with all of that person's records" in " ".join(out.split())
+    (ward / "policy.toml").write_text(tomli_w.dumps(fields | {"declared_size": 4}))
+    code, out, err = command("data", "check", "policy.toml")
+    assert (code, out) == (2, "")
+    assert "has 5 persons, more than the declared 4" in err
 
 
 def test_check_works_for_data_that_is_no_table(command, ward):

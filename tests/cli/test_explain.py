@@ -20,6 +20,7 @@ from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.cli.main import app
 from coinflower.learning import SeededRandom
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
+from coinflower.protocol.unit import Unit
 from coinflower.report.guarantee import detection_rate, group_loss, guessing_chance
 from tests.support import builders
 
@@ -117,6 +118,63 @@ def test_it_names_the_mode_of_an_experiment_and_whom_that_protects_against(ledge
     assert caveats == [mode.facts.caveat] * bool(mode.facts.caveat)
     shown = CliRunner().invoke(app, ["ledger", "show", str(ledger.path), "--json"])
     assert [one["mode"] for one in json.loads(shown.stdout)["experiments"]] == [mode]
+
+
+def charge_terms(ledger, **changes):
+    terms = replace(make_terms(Mode.TRUSTED), **changes)
+    ledger.reserve(terms.ledger_key, terms.round_cost(40), 2, BUDGET, agreed=terms.to_json())
+    ledger.flip(terms.ledger_key, 1)
+
+
+def shown(ledger, *more):
+    return CliRunner().invoke(app, ["ledger", "show", str(ledger.path), *more]).stdout
+
+
+def test_persons_are_named_if_they_are_what_is_protected(ledger):
+    charge_terms(ledger, unit=Unit.PERSON)
+    text = told(ledger.path)
+    for words in (
+        "For whom: one person",
+        "All figures are for one person, with all of that person's records in this data set, added",
+        "knows the records of everybody else",
+        "as likely as not that a certain person was among the data",
+        "of the persons that are in the data",
+        "the unluckiest person",
+        "A person whose records are at several clients is protected by each of them separately",
+        "A person under two ids counts as two persons",
+        "2 persons: ε ≤",
+    ):
+        assert words in text
+    assert "patient with several records" not in text
+    assert json.loads(call(ledger.path, "--json").stdout)["unit"] == "person"
+    printed = " ".join(shown(ledger).split())
+    assert "for one person, with all of that person's records in this data set." in printed
+    found = json.loads(shown(ledger, "--json"))
+    assert (found["unit"], found["experiments"][0]["unit"]) == ("person", "person")
+
+
+def test_a_ledger_of_both_units_says_for_whom_its_sum_holds(ledger):
+    charge_terms(ledger, experiment="lung")
+    charge_terms(ledger, unit=Unit.PERSON)
+    text = told(ledger.path)
+    for words in (
+        "All figures are for one person who has a single record in this data set, since some",
+        "a certain person with a single record was among the data",
+        "loses up to k times as much in those that protect records: lung.",
+    ):
+        assert words in text
+    assert json.loads(call(ledger.path, "--json").stdout)["unit"] == "mixed"
+    found = json.loads(shown(ledger, "--json"))
+    assert found["unit"] == "mixed"
+    assert [one["unit"] for one in found["experiments"]] == ["person", "record"]
+    assert "for one person who has a single record" in " ".join(shown(ledger).split())
+
+
+def test_a_ledger_of_records_says_so(ledger):
+    charge(ledger, "heart#ab", COST, 1)
+    assert "All figures are for one record, added or removed." in told(ledger.path)
+    assert json.loads(call(ledger.path, "--json").stdout)["unit"] == "record"
+    assert "All of this is for one record." in " ".join(shown(ledger).split())
 
 
 def test_a_mode_that_does_not_belong_to_the_experiment_is_not_believed(ledger):

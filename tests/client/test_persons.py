@@ -220,6 +220,21 @@ def test_tables_and_mapped_files_give_persons_too(owner: Any) -> None:
     assert len(load_local_data(load_policy(owner.policy))) == 6
 
 
+def test_of_a_person_with_very_many_rows_only_some_are_used(
+    clinic: Any, make_terms: Make, weights: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    clinic.change(most_rows_per_person=2)
+    data = load_local_data(load_policy(clinic.policy))
+    assert data.persons is not None
+    assert np.bincount(data.persons).tolist() == [2, 2] + [1] * 21
+    assert "5 rows are left out: most_rows_per_person = 2" in caplog.text
+    terms = make_terms(Mode.TRUSTED, q=1.0, unit=Unit.PERSON)
+    total = enrolled(clinic.open_with(True), terms).gradient_sum(terms, 1, weights)
+    clinic.change(most_rows_per_person=None)
+    kept = ~np.isin(np.arange(30), [2, 3, 4, 5, 8])
+    np.testing.assert_allclose(total, sum_over(clinic, weights, PERSONS, kept), atol=1e-5)
+
+
 def test_no_person_is_at_two_clients(clinic: Any) -> None:
     data = {}
     for how in ("equal", "dirichlet"):

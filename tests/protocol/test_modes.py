@@ -10,6 +10,7 @@ from coinflower.experiments.simulator.request import Request
 from coinflower.experiments.simulator.scenarios import analysis_of
 from coinflower.experiments.simulator.simulator import parse_noise
 from coinflower.protocol.modes import PRIVATE_MODES, Mode, ModeFacts
+from coinflower.protocol.unit import Unit
 from coinflower.report.guarantee import statements
 from coinflower.report.run import caveats
 from tools.mode_tables import ROOT, TABLES, table, with_table
@@ -81,9 +82,13 @@ def test_every_private_mode_can_be_simulated_audited_and_reported(mode):
     assert mode in {setting.mode for setting in plan.settings}
     assert mode in {training.mode for training in plan.trainings}
     cost = mode.scheme(Round(p=mode.usual_p, q=0.1, d=10, noise_multiplier=2.0))
-    answers = {each.question: each.answer for each in statements(mode, cost, 1, 0.1, 1e-5)}
-    assert answers["Against whom"] == mode.facts.against
-    assert (mode.facts.caveat in caveats(mode)) is bool(mode.facts.caveat)
+    for unit in Unit:
+        stated = statements(mode, unit, cost, 1, 0.1, 1e-5)
+        answers = {each.question: each.answer for each in stated}
+        assert answers["Against whom"] == mode.facts.against
+        assert answers["For what unit"].startswith(unit.facts.protected)
+        assert (mode.facts.caveat in caveats(mode, unit)) is bool(mode.facts.caveat)
+        assert unit.facts.caveat in caveats(mode, unit)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import re
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from coinflower.accounting.charts import Axis, Line, binned, line_chart
@@ -16,6 +17,7 @@ from coinflower.deploy.local.cluster import prepare
 from coinflower.experiments.simulator.simulation import read_state
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
+from coinflower.protocol.unit import Unit
 from coinflower.report.run import report_local_run, report_server_run
 from coinflower.server.journal import read_metrics
 from coinflower.server.settings import load_settings
@@ -82,6 +84,24 @@ def test_the_guarantee_says_who_what_and_how_tight(run):
     assert f"ε ≥ {rounded_down(least)}" in told
     for words in ("one record", "not the server", "scheme certified", "k records together"):
         assert words in told
+
+
+def test_persons_are_named_where_they_are_protected(tmp_path):
+    inputs = np.random.default_rng(0).random((90, 8, 8)).astype(np.float32)
+    persons = np.arange(90) // 2
+    np.savez(tmp_path / "x.npz", x=inputs, y=np.arange(90) % 10, persons=persons)
+    page, _ = short_run(
+        tmp_path, data=str(tmp_path / "x.npz"), model="linear", unit=Unit.PERSON, evaluate_every=1
+    )
+    told = page.one(id="guarantee").text
+    assert "one person, with all of that person's records in this data set: the promise" in told
+    assert "every person of every client" in told
+    assert "A person whose records are at several clients" in told
+    assert "k records together" not in told
+    assert "(12 persons)" in page.one(id="clients").text
+    assert "3 with 12 persons each" in page.one(id="terms").text
+    assert "one person, with all of that person's records" in page.one(id="terms").text
+    assert "persons actually drawn never leaves" in page.one("figure", id="batch").text
 
 
 def test_the_page_is_whole_and_loads_nothing(run):
