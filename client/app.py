@@ -20,6 +20,8 @@ from flwr.clientapp import ClientApp
 from coinflower.accounting.ledger.echo import NO_TOKEN
 from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.client.participant import Participant
+from coinflower.flower_internals.long_fields import Buffer
+from coinflower.flower_internals.long_records import LongRecord
 from coinflower.protocol import messages
 from coinflower.protocol.foreign import printable, quoted
 from coinflower.protocol.policy import Refusal, RefusedError
@@ -122,16 +124,24 @@ def _whole(record: ConfigRecord, key: str) -> int:
     return value
 
 
-def _answer(message: Message, fields: dict[str, ConfigRecordValues]) -> Message:
+def _answer(
+    message: Message, fields: dict[str, ConfigRecordValues], total: Buffer | None = None
+) -> Message:
     """Return a reply whose hashes nobody can guess and whose size reveals nothing.
 
     Every object of it names the ones below by their hash, so that one salt does for all. The
     lengths of fields of bytes are fixed by the protocol; those of numbers and texts are padded.
+
+    Args:
+        message: The question.
+        fields: What is answered.
+        total: The sum as it travels, if it is asked for; not copied.
     """
     varying = ConfigRecord()
     varying.update((key, value) for key, value in fields.items() if not isinstance(value, bytes))
     size = len(varying.deflate())
-    record = ConfigRecord({**fields, messages.SALT: messages.salt(size)})
+    said = {**fields, messages.SALT: messages.salt(size)}
+    record = ConfigRecord(said) if total is None else LongRecord(said, messages.SUM, total)
     return Message(RecordDict({messages.ANSWER: record}), reply_to=message)
 
 
@@ -193,18 +203,19 @@ def _invite(message: Message, owner: Callable[[], Participant]) -> Message:
 
 def _gradient(message: Message, owner: Callable[[], Participant]) -> Message:
     """Answer a model with the (noisy, masked) sum of clipped gradients, once per round."""
-    ask = _ask(message)
+    terms, round_ = _terms(message), _whole(_ask(message), messages.ROUND)
     participant = owner()
-    terms, round_, weights = _terms(message), _whole(ask, messages.ROUND), ask[messages.WEIGHTS]
-    sent: dict[str, ConfigRecordValues]
+    # The participant has the only reference, and frees the memory before it computes a sum.
+    weights = [message.content.pop(messages.ASK)[messages.WEIGHTS]]
+    sent: dict[str, ConfigRecordValues] = {}
+    total: Buffer
     if terms.mode.masks_sums:
         vouchers = message.content.config_records[messages.ECHO].get(messages.VOUCHERS)
-        total, ticket = participant.masked_sum(terms, round_, weights, vouchers)
-        sent = {messages.SUM: total, messages.TICKET: ticket}
+        total, ticket = participant.masked_sum(terms, round_, weights.pop(), vouchers)
+        sent[messages.TICKET] = ticket
     else:
-        total = messages.vector_to_bytes(participant.gradient_sum(terms, round_, weights))
-        sent = {messages.SUM: total}
-    return _answer(message, {**sent, messages.ECHO: participant.echo()})
+        total = messages.vector_to_view(participant.gradient_sum(terms, round_, weights.pop()))
+    return _answer(message, {**sent, messages.ECHO: participant.echo()}, total)
 
 
 owners_of_this_process = ConfiguredOwners()

@@ -18,7 +18,6 @@ from coinflower.learning import (
     capped_sum,
     clipped_gradient_sum,
     count_parameters,
-    load_parameters,
 )
 from coinflower.learning.data.persons import units_of
 from coinflower.protocol.foreign import printable
@@ -72,9 +71,8 @@ class GradientSums:
             self._used = (asked, task, model)
         return self._used[1:]
 
-    def sampled_sum(self, terms: Terms, model: nn.Module, weights: Vector) -> Vector:
+    def sampled_sum(self, terms: Terms, model: nn.Module) -> Vector:
         """Return the sum over a fresh sample, clipped as a whole if the terms have a cap."""
-        load_parameters(model, weights)
         units = self._randomness.sample_indices(len(self._units), terms.q)
         return capped_sum(self._sum_without_errors(terms, model, units), terms.cap_norm)
 

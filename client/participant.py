@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
+from torch import nn
 
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.accounting.ledger.errors import SetBackError
@@ -24,14 +25,14 @@ from coinflower.client.gradient_sums import GradientSums, Vector
 from coinflower.client.masked import MaskedAnswers
 from coinflower.client.node.private_key import load_private_key
 from coinflower.learning import (
-    FixedPoint,
     Randomness,
     Records,
     SecureRandom,
     SeededRandom,
-    add_noise,
     count_parameters,
     fine_cell,
+    load_parameters,
+    make_noisy,
 )
 from coinflower.protocol.messages import vector_from_bytes
 from coinflower.protocol.policy import Policy, Refusal, RefusedError, load_policy
@@ -175,10 +176,12 @@ class Participant:
         if terms.mode.masks_sums:
             raise UnansweredError(f"mode {terms.mode} sends no sum without a mask")
         with self._working:
-            total = self._claimed_sum(terms, round_, content)
+            model = self._loaded_model(terms, content)
+            del content  # as large as the model
+            total = self._claimed_sum(terms, round_, model)
             if terms.mode.client_adds_noise:
-                counted = FixedPoint.of(total, fine_cell(terms.clip_norm))
-                total = add_noise(counted, terms.noise_std, self._randomness)
+                cell = fine_cell(terms.clip_norm)
+                make_noisy(total, cell, terms.noise_std, self._randomness)
             return total
 
     def request(self, terms: Terms) -> bytes:
@@ -211,27 +214,34 @@ class Participant:
                 raise _stopped(error) from error
             except ValueError as error:
                 raise UnansweredError(str(error)) from error
-            total = self._claimed_sum(terms, round_, content)
+            model = self._loaded_model(terms, content)
+            del content  # as large as the model
+            total = self._claimed_sum(terms, round_, model)
             return self._masked.hide(terms, round_, total, self._randomness)
 
-    def _claimed_sum(self, terms: Terms, round_: int, content: object) -> Vector:
+    def _loaded_model(self, terms: Terms, content: object) -> nn.Module:
+        model = self._gradients.model_of(terms)
+        try:
+            load_parameters(model, vector_from_bytes(content, count_parameters(model)))
+        except ValueError as error:
+            raise UnansweredError(f"a model that cannot be used: {error}") from error
+        return model
+
+    def _claimed_sum(self, terms: Terms, round_: int, model: nn.Module) -> Vector:
         """Return the bare sum of a round, zeros if its coin said no; never twice.
 
         It must not leave this client unless the mode trusts the server with it.
         """
-        model = self._gradients.model_of(terms)
-        try:
-            weights = vector_from_bytes(content, count_parameters(model))
-        except ValueError as error:
-            raise UnansweredError(f"a model that cannot be used: {error}") from error
         (takes_part,) = self._coins(terms, [round_])
         if not takes_part and not terms.mode.answers_always:
             raise UnansweredError(f"round {round_} was asked for although its coin said no")
         if not self._claim(terms, round_):
             raise UnansweredError(f"round {round_} was answered before")
         # Do the same work for either coin: sample and compute first, then keep or drop the sum.
-        total = self._gradients.sampled_sum(terms, model, weights)
-        return np.where(takes_part, total, np.float32(0))
+        total = self._gradients.sampled_sum(terms, model)
+        bits = total.view(np.uint32)
+        bits &= np.uint32(0xFFFFFFFF if takes_part else 0)
+        return total
 
     def pause(self) -> None:
         """Flip no coin and answer nothing from now on, even after a restart.

@@ -32,9 +32,12 @@ from flwr.proto.message_pb2 import (
 from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
 from flwr.server.superlink.linkstate import LinkState
 from flwr.supercore.object_store import ObjectStore
+from flwr.superlink import main
 from flwr.superlink.cli import flower_superlink
 from flwr.superlink.servicer.fleet import fleet_handlers
+from flwr.superlink.servicer.runtime import runtime_handlers
 
+from coinflower.flower_internals.asides import ObjectsAside, Pushed, drop_pulled, pulled
 from coinflower.flower_internals.messages import object_ids
 
 logger = logging.getLogger("coinflower.server")
@@ -115,6 +118,7 @@ class Fence:
             response: PullObjectResponse = self._stock.pull_object(request, state)
             if any(question in state.object_store for question in questions):
                 return response
+            drop_pulled()
         return PullObjectResponse(object_found=False, object_available=False)
 
     def push_messages(self, request: PushMessagesRequest, state: LinkState) -> PushMessagesResponse:
@@ -140,7 +144,7 @@ class Fence:
         """Take an object of an answer of the caller's."""
         own = bool(self._answers.holding(request.node.node_id, request.object_id))
         if own:
-            self._stock.push_object(request, state)
+            self._stock.push_object(Pushed(request), state)
         return PushObjectResponse(stored=own)
 
     def confirm_message_received(
@@ -171,7 +175,28 @@ def put_up_fence() -> None:
         setattr(fleet_handlers, name, getattr(fence, name))
 
 
+def set_objects_aside() -> None:
+    """Lead long objects past the layers of the SuperLink, in this process."""
+    handlers: list[Any] = [fleet_handlers, runtime_handlers]
+    push_object, create_app = handlers[1].push_object, main.create_app
+
+    def push(request: PushObjectRequest, state: LinkState, task: Any) -> PushObjectResponse:
+        response: PushObjectResponse = push_object(Pushed(request), state, task)
+        return response
+
+    def create(*arguments: Any, **options: Any) -> Any:
+        app = create_app(*arguments, **options)
+        app.add_middleware(ObjectsAside)
+        return app
+
+    handlers[1].push_object = push
+    for module in handlers:
+        module.PullObjectResponse = pulled
+    main.create_app = create
+
+
 def run_fenced_superlink() -> None:
     """Be ``flower-superlink``, which takes its arguments from the command line, with a fence."""
     put_up_fence()
+    set_objects_aside()
     flower_superlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 from base64 import b64encode
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import httpx
@@ -34,16 +35,18 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
+from coinflower.flower_internals.long_fields import Buffer
 from coinflower.flower_internals.messages import Arrival, Departure, MalformedError
+from coinflower.flower_internals.objects import pull_object, push_object
 
 if TYPE_CHECKING:
     from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
 _SIGNATURE_SECONDS = 60.0
+_API = "fleet"
 _TIMEOUT_SECONDS = 6.0
-# A slow uplink may take this long to drain one 5 MiB chunk out of the socket's buffer.
-_BULK_TIMEOUT_SECONDS = 120.0
-_BULK_BYTES = 1 << 18
+# A slow uplink may take this long to drain what is in the socket's buffer.
+_UPLOAD_TIMEOUT_SECONDS = 120.0
 
 
 class _Signature:
@@ -96,15 +99,13 @@ class Fleet:
         self._public_key = signature.public_key
         self._interval = heartbeat_interval
         self._node = Node(node_id=0)
-        self._client, self._bulk = (
-            FleetHttpClient(url, interceptors=[signature], verify=verify, timeout=timeout)
-            for timeout in (_TIMEOUT_SECONDS, _BULK_TIMEOUT_SECONDS)
+        self._client = FleetHttpClient(
+            url, interceptors=[signature], verify=verify, timeout=_TIMEOUT_SECONDS
         )
 
     def close(self) -> None:
         """Close the connections without a word."""
         self._client.close()
-        self._bulk.close()
 
     def register(self) -> None:
         """Make the node's key known."""
@@ -146,10 +147,10 @@ class Fleet:
         except Exception as error:  # Flower's parsers raise what they like
             raise MalformedError("it sent a message that is malformed") from error
 
-    def pull_object(self, run_id: int, object_id: str) -> PullObjectResponse:
+    def pull_object(self, run_id: int, object_id: str) -> tuple[PullObjectResponse, Buffer]:
         """Return an object, or that it is announced only, or unknown."""
         request = PullObjectRequest(node=self._node, run_id=run_id, object_id=object_id)
-        return self._client.PullObject(request)
+        return pull_object(self._client, _API, request)
 
     def confirm(self, run_id: int, message_id: str) -> None:
         """Let the SuperLink drop a message's content."""
@@ -171,14 +172,11 @@ class Fleet:
         )
         return self._client.PushMessages(request)
 
-    def push_object(self, run_id: int, session_id: str, object_id: str, content: bytes) -> None:
+    def push_object(
+        self, run_id: int, session_id: str, object_id: str, pieces: Sequence[Buffer]
+    ) -> None:
         """Upload an object of an announced message."""
         request = PushObjectRequest(
-            node=self._node,
-            run_id=run_id,
-            object_id=object_id,
-            object_content=content,
-            session_id=session_id,
+            node=self._node, run_id=run_id, object_id=object_id, session_id=session_id
         )
-        client = self._bulk if len(content) > _BULK_BYTES else self._client
-        client.PushObject(request)
+        push_object(self._client, _API, request, pieces, timeout=_UPLOAD_TIMEOUT_SECONDS)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,14 +14,16 @@ from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
     get_all_nested_objects,
-    get_object_id,
     get_object_tree,
     iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
+
+from coinflower.flower_internals.long_fields import Buffer
+from coinflower.flower_internals.long_records import LongRecord, read_object
 
 NODE_UNAVAILABLE = ErrorCode.NODE_UNAVAILABLE
 HANDLER_FAILED = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
@@ -61,9 +64,14 @@ def lost_reply(message_id: str, reason: str) -> Message:
     return make_message(metadata=metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, reason))
 
 
-def has_object_id(content: bytes, object_id: str) -> bool:
+def has_object_id(content: Buffer, object_id: str) -> bool:
     """Return whether this is the object of that hash."""
-    return get_object_id(content) == object_id
+    return hashlib.sha256(content).hexdigest() == object_id
+
+
+def pieces_of(part: InflatableObject) -> Sequence[Buffer]:
+    """Return what an object is on the wire."""
+    return part.pieces() if isinstance(part, LongRecord) else [part.deflate()]
 
 
 def object_ids(tree: ObjectTree) -> list[str]:
@@ -84,10 +92,13 @@ class Arrival:
             raise MalformedError("a message must have exactly one content")
         return object_ids(self.tree.children[0])
 
-    def content(self, objects: dict[str, bytes]) -> RecordDict:
-        """Return the content that the objects make up, or raise MalformedError."""
+    def content(self, objects: Mapping[str, Buffer], viewed: Collection[str]) -> RecordDict:
+        """Return the content that the objects make up, or raise MalformedError.
+
+        Long values of the fields in ``viewed`` are views of the objects.
+        """
         try:
-            record = inflate_object_from_contents(self.tree.children[0].object_id, objects)
+            record = read_object(self.tree.children[0].object_id, objects, viewed)
         except Exception as error:
             raise MalformedError("the content of a message is malformed") from error
         if not isinstance(record, RecordDict):
@@ -105,11 +116,11 @@ class Departure:
             self.tree = get_object_tree(message)
             self._objects = get_all_nested_objects(message)
 
-    def contents(self, wanted: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield the wanted objects, each of which is then forgotten."""
+    def contents(self, wanted: Iterable[str]) -> Iterator[tuple[str, Sequence[Buffer]]]:
+        """Yield the wanted objects in pieces, each of which is then forgotten."""
         missing = set(wanted)
         for object_id in [name for name in self._objects if name in missing]:
-            yield object_id, self._objects.pop(object_id).deflate()
+            yield object_id, pieces_of(self._objects.pop(object_id))
 
 
 @contextmanager

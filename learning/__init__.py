@@ -22,7 +22,7 @@ from coinflower.learning.models.parameters import (
     flatten_parameters,
     load_parameters,
 )
-from coinflower.learning.noise import FixedPoint, add_noise, fine_cell, noisy_counts
+from coinflower.learning.noise import FixedPoint, add_noise, fine_cell, make_noisy, noisy_counts
 from coinflower.learning.optimizer import Optimizer, Update
 from coinflower.learning.randomness import Randomness, SecureRandom, SeededRandom
 from coinflower.learning.tasks.named import make_task, task_for, usual_task
@@ -53,6 +53,7 @@ __all__ = [
     "flatten_parameters",
     "load_data",
     "load_parameters",
+    "make_noisy",
     "make_task",
     "mean_gradient",
     "measure",

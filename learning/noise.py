@@ -8,6 +8,8 @@ whole numbers a sum is exact in every order: a client adds what it sent, and not
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,8 @@ LARGEST_COUNT = 1 << 62
 _CELL_EXPONENT = 16
 _FINE_EXPONENT = 32
 _MOST_NOISE = 1 << 58  # of a standard deviation, in cells: no draw is longer than 13 of them
+_BLOCK = 1 << 20  # numbers that get noise at a time: a model may have many times as many
+_SMALL_BLOCK = 1 << 14  # numbers that are counted at a time, in the processor's cache
 
 
 def fine_cell(clip_norm: float) -> float:
@@ -72,7 +76,14 @@ class FixedPoint:
         All vectors together must be shorter than ``LARGEST_COUNT`` cells; a caller that accepts
         vectors from others has to ensure this.
         """
-        self.counts += _counted(vector, self.cell)
+        for block in _blocks(vector.size, _SMALL_BLOCK):
+            self.counts[block] += _counted(vector[block], self.cell)
+
+    def __getitem__(self, block: slice) -> Self:
+        """Return a part of the sum, in the same memory."""
+        part = self.__class__.__new__(self.__class__)
+        part.cell, part.counts = self.cell, self.counts[block]
+        return part
 
     @property
     def rounded(self) -> Vector:
@@ -100,9 +111,17 @@ def add_noise(total: FixedPoint, noise_std: float, randomness: NoiseSource) -> V
         ValueError: The noise is not above 0, or is more than 64 bits can hold.
     """
     published = max(total.cell, lattice_cell(noise_std))
-    noisy = noisy_counts(total, noise_std, published, randomness).astype(np.float32)
+    noisy: Vector = np.empty(total.counts.size, np.float32)
+    for block in _blocks(noisy.size, _BLOCK):
+        noisy[block] = noisy_counts(total[block], noise_std, published, randomness)
     noisy *= np.float32(published)
     return noisy
+
+
+def make_noisy(vector: Vector, cell: float, noise_std: float, randomness: NoiseSource) -> None:
+    """Count a vector in cells and add noise as `add_noise` does, in the vector's own memory."""
+    for block in _blocks(vector.size, _BLOCK):
+        vector[block] = add_noise(FixedPoint.of(vector[block], cell), noise_std, randomness)
 
 
 def noisy_counts(
@@ -150,3 +169,8 @@ def noisy_counts(
         counts += 1 << (shift - 1)
         counts >>= shift
     return counts
+
+
+def _blocks(length: int, block: int) -> Iterator[slice]:
+    for start in range(0, length, block):
+        yield slice(start, start + block)

@@ -65,7 +65,7 @@ def numbers_from_bytes(content: object, length: int, bits: int) -> Numbers:
     Raises:
         ValueError: Not bytes, or another length.
     """
-    if not isinstance(content, bytes):
+    if not isinstance(content, bytes | bytearray | memoryview):
         raise ValueError(f"masked numbers came as {type(content).__name__}, not as bytes")
     wanted = bits // 8 * length
     if len(content) != wanted:

@@ -60,6 +60,9 @@ MASKS = "masks"
 BAD = "bad"
 PROOF = "proof"
 
+VECTORS = frozenset({WEIGHTS, SUM})
+"""Fields that may be as large as a model: whoever reads them is given a view, not bytes."""
+
 FAILURE_REASON = "The client could not handle this message."
 """All that the server ever learns about a failure; the details are in the client's own log."""
 
@@ -79,22 +82,28 @@ def salt(size: int = 0) -> bytes:
     return os.urandom(SALT_BYTES + -size % PADDED_BYTES)
 
 
+def vector_to_view(vector: npt.NDArray[np.float32]) -> memoryview:
+    """Return a vector as the little-endian single-precision numbers that travel, not copied."""
+    return np.ascontiguousarray(vector, dtype="<f4").data.cast("B")
+
+
 def vector_to_bytes(vector: npt.NDArray[np.float32]) -> bytes:
-    """Return a vector as the little-endian single-precision numbers that travel."""
-    return vector.astype("<f4", copy=False).tobytes()
+    """Return a copy of a vector as it travels."""
+    return bytes(vector_to_view(vector))
 
 
 def vector_from_bytes(content: object, length: int) -> npt.NDArray[np.float32]:
-    """Return the vector that was sent.
+    """Return the vector that was sent, in the memory in which it came if nobody else has that.
 
     Raises:
         ValueError: Not bytes, another length, or values that are not finite.
     """
-    if not isinstance(content, bytes):
+    if not isinstance(content, bytes | bytearray | memoryview):
         raise ValueError(f"a vector came as {type(content).__name__}, not as bytes")
     if len(content) != 4 * length:
         raise ValueError(f"a vector of {len(content)} bytes came instead of {4 * length}")
-    vector = np.frombuffer(content, dtype="<f4").astype(np.float32)
+    received = np.frombuffer(content, dtype="<f4")
+    vector = received.astype(np.float32, copy=not received.flags.writeable)
     if not np.isfinite(vector).all():
         raise ValueError("a vector with values that are not finite came")
     return vector

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from flwr.app import Error, Message
 
 from coinflower.flower_internals.messages import NODE_UNAVAILABLE, set_created_at, set_source
-from coinflower.flower_internals.runtime import MessageGrid, pull_replies
+from coinflower.flower_internals.runtime import MessageGrid, pull_replies, push_questions
+from coinflower.protocol.messages import VECTORS
 
 
 class Pending:
@@ -35,7 +36,7 @@ class Pending:
             message.metadata.group_id = secrets.token_hex()
             # Otherwise it would show how many were written before it.
             set_created_at(message, now)
-        # Flower looks at them twice, so they must not be a generator; and refuses an empty list.
+        # Flower refuses an empty list.
         message_ids = list(grid.push_messages(messages)) if messages else []
         if len(message_ids) != len(messages):
             raise RuntimeError("the SuperLink refused the messages as too large to push at once")
@@ -52,24 +53,28 @@ class Pending:
         refused = (reply.metadata.src_node_id for reply in self._refused)
         return frozenset(self._nodes.values()) | frozenset(refused)
 
-    def poll(self, deadline: float = math.inf) -> list[Message]:
-        """Return the replies, errors included, that have come; wait only for uploads that began.
+    def poll(self, deadline: float = math.inf) -> Iterator[Message]:
+        """Yield the replies, errors included, that have come; wait only for uploads that began.
 
-        Ask for a few messages at a time, in turn, so that never more than a few replies are held.
+        Ask for a few messages at a time, in turn. Each reply is fetched when the one before has
+        been dealt with, so that no two of them need to be held.
 
         Args:
             deadline: When, on the monotonic clock, an unfinished upload counts as an error.
         """
         if self._refused:
             refused, self._refused = self._refused, []
-            return refused
+            yield from refused
+            return
         asked = list(self._nodes)[: self._grid.batch]
         if not asked:
-            return []
-        replies = self._grid.pull(asked, deadline)
+            return
         for message_id in asked:
             self._nodes[message_id] = self._nodes.pop(message_id)
-        return [reply for reply in replies if self._attribute(reply)]
+        for reply in self._grid.pull(asked, deadline):
+            if self._attribute(reply):
+                yield reply
+            del reply  # or it would stay while the next one comes
 
     def _attribute(self, reply: Message) -> bool:
         node_id = self._nodes.pop(reply.metadata.reply_to_message_id, None)
@@ -84,7 +89,7 @@ class PromptGrid:
     Args:
         grid: The Grid that the ServerApp was given.
         poll_interval: Seconds between two looks that found nothing.
-        batch: Most replies that one look takes into memory.
+        batch: Most replies that one look asks for.
         object_patience: Seconds to wait for the content of a reply that was announced; the client
             may have died while it uploaded, or have a slow line.
     """
@@ -108,14 +113,15 @@ class PromptGrid:
 
     def push_messages(self, messages: list[Message]) -> Iterable[str]:
         """Push messages and return their ids."""
-        return self._grid.push_messages(messages)
+        return push_questions(self._grid, messages)
 
-    def pull(self, message_ids: list[str], deadline: float = math.inf) -> list[Message]:
+    def pull(self, message_ids: list[str], deadline: float = math.inf) -> Iterator[Message]:
         """Pull the replies to some messages that are there by now; see `Pending.poll`."""
         return pull_replies(
             self._grid,
             message_ids,
             lambda: min(self._object_patience, deadline - time.monotonic()),
+            VECTORS,
         )
 
     def push(self, messages: Iterable[Message]) -> Pending:
@@ -147,15 +153,15 @@ class PromptGrid:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         came = 0
         while pending.outstanding:
-            replies = pending.poll(deadline)
-            nothing = not replies
-            came += sum(not reply.has_error() for reply in replies)
+            nothing = True
+            for reply in pending.poll(deadline):
+                nothing = False
+                came += not reply.has_error()
+                yield reply
+                del reply
             if enough is not None and came >= enough:
                 deadline = min(deadline, time.monotonic() + grace_seconds)
                 enough = None
-            while replies:
-                # Taken off the list, so that the caller holds the only reference.
-                yield replies.pop(0)
             if time.monotonic() > deadline:
                 return
             if nothing:

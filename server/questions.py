@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, ConfigRecordValues, RecordDict
 
+from coinflower.flower_internals.long_fields import Buffer
+from coinflower.flower_internals.long_records import LongRecord
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 
 
-def question(terms: Terms, fields: Mapping[str, int | bytes] | None = None) -> RecordDict:
+def question(
+    terms: Terms, fields: Mapping[str, int | bytes] | None = None, *, weights: Buffer | None = None
+) -> RecordDict:
     """Return the content of a message that carries the terms; clients remember nothing.
 
     It is salted: clients that are not asked must not find out from its hash that others are.
+
+    Args:
+        terms: The public terms.
+        fields: What else is asked.
+        weights: The model as it travels, if that is what the question is about; not copied.
     """
-    record = ConfigRecord({messages.TERMS: terms.to_json(), **(fields or {})})
-    record[messages.SALT] = messages.salt()
-    return RecordDict({messages.ASK: record})
+    said: dict[str, ConfigRecordValues] = {messages.TERMS: terms.to_json(), **(fields or {})}
+    said[messages.SALT] = messages.salt()
+    if weights is None:
+        return RecordDict({messages.ASK: ConfigRecord(said)})
+    return RecordDict({messages.ASK: LongRecord(said, messages.WEIGHTS, weights)})

@@ -151,7 +151,7 @@ class RandomParticipation(Strategy):
 
     def _play(self, round_: int, grid: PromptGrid) -> RoundReport:
         asks_for_coins = not self._terms.mode.answers_always
-        models = self.configure_train(round_, _arrays(self._model.weights), ConfigRecord(), grid)
+        models = self.configure_train(round_, ArrayRecord(), ConfigRecord(), grid)
         self._pace.await_tick()
         started = time.monotonic()
         if asks_for_coins and self._pace.fixed:
@@ -191,9 +191,9 @@ class RandomParticipation(Strategy):
     ) -> Iterable[Message]:
         """Return the messages of a round: the model, to those whose coin said yes.
 
-        Rounds are used up on disk before anybody hears of them.
+        Rounds are used up on disk before anybody hears of them. The model is the strategy's own.
         """
-        del config, grid
+        del arrays, config, grid
         if self._terms.mode.answers_always:
             self._checkpoints.use_rounds_through(server_round)
             self._asked = self._lateness.to_ask(self._roster.present, self._attendance.least)
@@ -206,8 +206,8 @@ class RandomParticipation(Strategy):
             self._available = {node: online[node] for node in coins if node in online}
             present = self._roster.present
             self._asked = {node: size for node, size in present.items() if coins.get(node)}
-        weights = messages.vector_to_bytes(arrays[messages.VECTOR].numpy())
-        content = question(self._terms, {messages.ROUND: server_round, messages.WEIGHTS: weights})
+        weights = messages.vector_to_view(self._model.weights)
+        content = question(self._terms, {messages.ROUND: server_round}, weights=weights)
         return [
             Message(
                 self._roster.beside(content, node),
@@ -221,23 +221,25 @@ class RandomParticipation(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Add up the replies as they come; with enough clients, add noise, scale and step."""
+        """Add up the replies as they come; with enough clients, add noise, scale and step.
+
+        Returns nothing: the model is the strategy's own.
+        """
         kind = MaskedSum if self._terms.mode.masks_sums else RunningSum
         received = self._received = kind(self._terms, self._model.weights.size, self._asked)
         for reply in replies:
             self._roster.echoes.note_answer(reply)
             received.add(reply)
+            del reply  # or it would stay while the next one comes
         self._pace.await_end_of_answers()
         self._roster.echoes.save()
         if self._terms.mode.answers_always:
             self._available = {node: self._asked[node] for node in received.answered}
-        if not self._attendance.suffices(len(self._available), server_round, self._roster):
-            return None, None
-        total = self._total(server_round, received)
-        if total is None:
-            return None, None
-        self._step(server_round, total)
-        return _arrays(self._model.weights), None
+        if self._attendance.suffices(len(self._available), server_round, self._roster):
+            total = self._total(server_round, received)
+            if total is not None:
+                self._step(server_round, total)
+        return None, None
 
     def _total(self, round_: int, received: RunningSum | MaskedSum) -> Vector | None:
         """Return the noisy sum of a round; None if it cannot be opened."""

@@ -25,8 +25,10 @@ from flwr.app import Message, RecordDict
 from coinflower.client.node.connection_errors import clock_trouble, transport_trouble
 from coinflower.flower_internals.errors import is_failed_activation, refusal_in
 from coinflower.flower_internals.fleet import Fleet
+from coinflower.flower_internals.long_fields import Buffer
 from coinflower.flower_internals.messages import Arrival, Departure, MalformedError, has_object_id
 from coinflower.protocol.foreign import quoted
+from coinflower.protocol.messages import VECTORS
 
 if TYPE_CHECKING:
     from coinflower.client.node.polling_group import PollingGroup
@@ -133,7 +135,8 @@ class Link:
         run_id = arrival.message.metadata.run_id
         try:
             names = arrival.content_ids()
-            return arrival.content({name: self._object(run_id, name) for name in names})
+            objects = {name: self._object(run_id, name) for name in names}
+            return arrival.content(objects, VECTORS)
         except MalformedError as error:
             raise LostMessageError(str(error)) from error
 
@@ -149,23 +152,22 @@ class Link:
         # One turn for all of it: the server tries to read a reply as soon as it is announced.
         with self._company.turn():
             response = self._call(self._fleet.push_message, departure)
-            for object_id, content in departure.contents(response.objects_to_push):
-                self._call(self._fleet.push_object, run_id, response.session_id, object_id, content)
+            for object_id, pieces in departure.contents(response.objects_to_push):
+                self._call(self._fleet.push_object, run_id, response.session_id, object_id, pieces)
 
-    def _object(self, run_id: int, object_id: str) -> bytes:
+    def _object(self, run_id: int, object_id: str) -> Buffer:
         deadline = time.monotonic() + _OBJECT_DEADLINE_SECONDS
         pause = 0.02
         while time.monotonic() < deadline:
             with self._company.turn():
                 # Looked up within the turn: a neighbour may just have fetched the same object.
-                content = self._company.cached(object_id)
-                if content is not None:
-                    return content
-                response = self._call(self._fleet.pull_object, run_id, object_id)
+                cached = self._company.cached(object_id)
+                if cached is not None:
+                    return cached
+                response, content = self._call(self._fleet.pull_object, run_id, object_id)
             if not response.object_found:
                 break
             if response.object_available:
-                content = response.object_content
                 if not has_object_id(content, object_id):
                     raise LostMessageError("an object does not match its hash")
                 self._company.cache(object_id, content)

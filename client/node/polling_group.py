@@ -9,6 +9,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from coinflower.flower_internals.long_fields import Buffer
+
 _POLLS_PER_SECOND = 25.0
 _NEWS_SECONDS = 0.2
 _COURTESY_SECONDS = 1.0
@@ -19,15 +21,15 @@ class PollingGroup:
     """A cache of downloaded objects, a turn to speak, and the news that there are messages.
 
     Args:
-        cache_bytes: Most that the cache may hold.
+        cache_bytes: Most that the cache may hold beside its longest object, which is the model that
+            all of them are asked about.
         handlers: How many messages are handled at once; bounds memory when fifty nodes are asked
             for a gradient together. None allows one for each processor.
     """
 
     def __init__(self, *, cache_bytes: int = 32 << 20, handlers: int | None = None) -> None:
-        self._cache: OrderedDict[str, bytes] = OrderedDict()
+        self._cache: OrderedDict[str, Buffer] = OrderedDict()
         self._cache_bytes = cache_bytes
-        self._cached_bytes = 0
         self._size = 0
         self._slot = 0.0
         self._news = 0
@@ -107,19 +109,21 @@ class PollingGroup:
                 ):
                     return
 
-    def cached(self, object_id: str) -> bytes | None:
+    def cached(self, object_id: str) -> Buffer | None:
         """Return the object of that hash, if it is in the cache."""
         with self._changed:
             if object_id in self._cache:
                 self._cache.move_to_end(object_id)
             return self._cache.get(object_id)
 
-    def cache(self, object_id: str, content: bytes) -> None:
-        """Keep an object; those unused for longest make room for it."""
+    def cache(self, object_id: str, content: Buffer) -> None:
+        """Keep an object for the others, if any; those unused for longest make room for it."""
         with self._changed:
-            if object_id in self._cache or len(content) > self._cache_bytes:
+            if object_id in self._cache or self._size < 2:
                 return
             self._cache[object_id] = content
-            self._cached_bytes += len(content)
-            while self._cached_bytes > self._cache_bytes:
-                self._cached_bytes -= len(self._cache.popitem(last=False)[1])
+            sizes = [len(kept) for kept in self._cache.values()]
+            room = self._cache_bytes + max(sizes)
+            while sum(sizes) > room:
+                self._cache.popitem(last=False)
+                del sizes[0]

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
 from coinflower.accounting.ledger.entries import Budget, EntryKind
 from coinflower.accounting.ledger.ledger import Ledger
@@ -222,16 +222,16 @@ class WatchedGrid:
         if index in self._colluders:
             self._answers[name] = self._colluders[index].answer(message)
             return name
+        asked = message.content.config_records[messages.ASK]  # which the client uses up
         try:
             answer = self._apps[index](message, _NO_CONTEXT)
-            self._watch(index, message, answer)
+            self._watch(index, asked, answer)
         except RuntimeError as error:
             answer = Message(Error(0, str(error)), reply_to=message)
         self._answers[name] = answer
         return name
 
-    def _watch(self, index: int, message: Message, answer: Message) -> None:
-        asked = message.content.config_records[messages.ASK]
+    def _watch(self, index: int, asked: ConfigRecord, answer: Message) -> None:
         given = answer.content.config_records[messages.ANSWER]
         first = int(asked.get(messages.ROUND, 0))  # type: ignore[arg-type]
         if messages.COINS in given:
@@ -239,8 +239,7 @@ class WatchedGrid:
             self.heard[index].update(range(first, first + count))
         if messages.SUM in given:
             self.heard[index].add(first)
-            content = given[messages.SUM]
-            assert isinstance(content, bytes)
+            content = memoryview(given[messages.SUM])  # type: ignore[arg-type]
             if messages.TICKET in given:
                 return
             self.replies[index][first] = messages.vector_from_bytes(content, len(content) // 4)

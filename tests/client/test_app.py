@@ -72,7 +72,7 @@ def test_a_gradient_is_answered_by_its_bytes_alone(
     for answer in answers:
         assert list(answer) == ["sum"]
         assert np.isfinite(vector_from_bytes(answer["sum"], LENGTH)).all()
-    assert len({answer["sum"] for answer in answers}) == 3
+    assert len({bytes(answer["sum"]) for answer in answers}) == 3
 
 
 def test_untrusted_replies_have_one_size_whatever_the_coin(

@@ -54,8 +54,7 @@ class Client:
             polling_group=PollingGroup(cache_bytes=0),
             stop=threading.Event(),
         )
-        for client in (self._link._fleet._client, self._link._fleet._bulk):
-            client._client = self._wire.client()
+        self._link._fleet._client._client = self._wire.client()
         self._node = ResidentNode(
             "127.0.0.1:1",
             app,

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
-from flwr.supercore.inflatable.inflatable_utils import pull_objects
+from flwr.superlink.grid.http_grid import HttpGrid
 
 from coinflower.flower_internals import runtime
 from coinflower.flower_internals.messages import set_created_at, set_message_id
@@ -129,7 +129,7 @@ def test_every_outstanding_node_gets_its_turn_to_be_looked_at() -> None:
     pending = grid.push(_messages(5, 6, 7, 8, 9))
     looks = 0
     while 9 in pending.outstanding:
-        pending.poll()
+        list(pending.poll())
         looks += 1
     assert looks <= 6
 
@@ -137,10 +137,10 @@ def test_every_outstanding_node_gets_its_turn_to_be_looked_at() -> None:
 def test_a_pending_sending_is_polled_without_waiting(clock: VirtualTime) -> None:
     pending = PromptGrid(ScriptedGrid({5: 2, 6: 1})).push(_messages(5, 6))
     assert pending.outstanding == {5, 6}
-    assert _nodes(pending.poll()) == [6]
+    assert _nodes(list(pending.poll())) == [6]
     assert pending.outstanding == {5}
-    assert _nodes(pending.poll()) == [5]
-    assert pending.poll() == []
+    assert _nodes(list(pending.poll())) == [5]
+    assert list(pending.poll()) == []
     assert clock.naps == []
 
 
@@ -169,9 +169,6 @@ class HalfSentRuntime:
         names = [tree.object_id for tree in request.message_object_trees]
         return SimpleNamespace(message_ids=names, objects_to_push=[], session_id="")
 
-    def PushObject(self, request: Any) -> Any:  # noqa: N802
-        raise AssertionError(f"{request.object_id} was not asked for")
-
     def PullMessages(self, request: Any) -> Any:  # noqa: N802
         heads = []
         for name in request.message_ids:
@@ -180,50 +177,61 @@ class HalfSentRuntime:
         trees = [ObjectTree(object_id="a" * 64) for _ in heads]
         return SimpleNamespace(messages_list=heads, message_object_trees=trees)
 
-    def PullObject(self, request: Any) -> PullObjectResponse:  # noqa: N802
-        assert request.object_id == "a" * 64
+    def pull_object(self, api: str, request: Any) -> tuple[PullObjectResponse, bytes]:
+        assert (api, request.object_id) == ("runtime", "a" * 64)
         self._clock.now += 1.0
-        return PullObjectResponse(object_found=True, object_available=False)
+        return PullObjectResponse(object_found=True, object_available=False), b""
+
+
+@pytest.fixture
+def half_sent(clock: VirtualTime, monkeypatch: pytest.MonkeyPatch) -> HttpGrid:
+    monkeypatch.setattr(runtime, "pull_object", HalfSentRuntime.pull_object)
+    return make_http_grid(HalfSentRuntime(clock))
 
 
 def test_an_upload_that_never_ends_is_waited_for_as_long_as_patience_lasts(
-    clock: VirtualTime,
+    half_sent: HttpGrid, clock: VirtualTime
 ) -> None:
-    grid = PromptGrid(make_http_grid(HalfSentRuntime(clock)), object_patience=3.0)
-    (reply,) = _collect(grid, 5)
+    (reply,) = _collect(PromptGrid(half_sent, object_patience=3.0), 5)
     assert reply.has_error()
-    assert clock.now == 1003.0
+    assert 1003.0 <= clock.now <= 1004.0
 
 
-def test_uploads_that_never_end_do_not_outlast_the_deadline(clock: VirtualTime) -> None:
+def test_uploads_that_never_end_do_not_outlast_the_deadline(
+    half_sent: HttpGrid, clock: VirtualTime
+) -> None:
     """Else, on a fixed pace, a client that dies while it uploads would delay the next round."""
-    grid = PromptGrid(make_http_grid(HalfSentRuntime(clock)), object_patience=20.0)
+    grid = PromptGrid(half_sent, object_patience=20.0)
     replies = list(_collect(grid, 5, 6, 7, timeout=5.0))
     assert [reply.has_error() for reply in replies] == [True] * 3
-    assert clock.now <= 1005.0 + len(replies)  # one look each, which takes a second here
+    # One look each, which takes a second here, and at most one pause.
+    assert clock.now <= 1005.5 + len(replies)
     (late,) = _collect(grid, 8)  # the deadline was theirs, not the grid's
     assert late.has_error()
     assert clock.now >= 1025.0
 
 
 def test_objects_that_are_still_being_uploaded_are_asked_for_again_soon(
-    clock: VirtualTime, monkeypatch: pytest.MonkeyPatch
+    half_sent: HttpGrid, clock: VirtualTime
 ) -> None:
-    options: dict[str, float] = {}
-
-    def pull(*asked: Any, **chosen: float) -> dict[str, bytes]:
-        options.update(chosen)
-        return pull_objects(*asked, **chosen)
-
-    monkeypatch.setattr(runtime, "pull_objects", pull)
-    grid = PromptGrid(make_http_grid(HalfSentRuntime(clock)), object_patience=0.05)
-    (reply,) = _collect(grid, 5)
+    (reply,) = _collect(PromptGrid(half_sent, object_patience=20.0), 5)
     assert reply.has_error()
-    assert options["initial_backoff"] < 0.1
-    assert options["backoff_cap"] < 1
+    assert clock.naps[0] < 0.1
+    assert max(clock.naps) < 1
 
 
-def test_flowers_own_pulling_is_left_as_it_is(clock: VirtualTime) -> None:
-    before = dict(pull_objects.__kwdefaults__ or {})
-    list(_collect(PromptGrid(make_http_grid(HalfSentRuntime(clock)), object_patience=0.05), 5))
-    assert pull_objects.__kwdefaults__ == before
+def test_a_reply_is_fetched_when_the_one_before_has_been_dealt_with() -> None:
+    inner = ScriptedGrid({5: 1, 6: 1, 7: 1})
+    fetched: list[int] = []
+
+    def one_by_one(message_ids: Iterable[str]) -> Iterator[Message]:
+        for message_id in message_ids:
+            (reply,) = ScriptedGrid.pull_messages(inner, [message_id])
+            fetched.append(reply.metadata.src_node_id)
+            yield reply
+
+    inner.pull_messages = one_by_one  # type: ignore[method-assign]
+    replies = _collect(PromptGrid(inner), 5, 6, 7)
+    for count in (1, 2, 3):
+        next(replies)
+        assert len(fetched) == count

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app.message import make_message
 
 from coinflower.accounting.ledger.entries import Entry
 from coinflower.accounting.ledger.ledger import Ledger
@@ -131,8 +132,9 @@ class MemoryGrid:
             state=RecordDict(),
             run_config={},
         )
+        copy = make_message(metadata=message.metadata, content=RecordDict({**message.content}))
         try:
-            return self._app(message, context)
+            return self._app(copy, context)
         except RuntimeError as error:
             return Message(Error(2, str(error)), reply_to=message)
 
@@ -277,7 +279,11 @@ def round_of(message: Message) -> int:
 
 
 def reply_with(message: Message, **fields: Any) -> Message:
-    return Message(RecordDict({messages.ANSWER: ConfigRecord(fields)}), reply_to=message)
+    copies = {
+        key: bytes(value) if isinstance(value, memoryview) else value
+        for key, value in fields.items()
+    }
+    return Message(RecordDict({messages.ANSWER: ConfigRecord(copies)}), reply_to=message)
 
 
 def coins_of(fed: Any, node: int) -> dict[int, bool]:

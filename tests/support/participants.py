@@ -152,7 +152,7 @@ def ask(kind: str, content: RecordDict) -> Message:
         ttl=60,
         message_type=kind,
     )
-    return make_message(metadata=metadata, content=content)
+    return make_message(metadata=metadata, content=RecordDict({**content}))
 
 
 def question(terms: Terms | str, **fields: Any) -> RecordDict:

@@ -76,7 +76,7 @@ def main(grid, context):
     tell(name, out)
     while not os.path.exists(out + ".go"):
         time.sleep(0.05)
-    while not (answers := grid.pull([name])):
+    while not (answers := list(grid.pull([name]))):
         time.sleep(0.05)
     tell(answers[0].has_error() or answers[0].content["answer"]["coins"], out + ".end")
 """
