@@ -26,11 +26,13 @@ class _Sent(Asked):
 
     Attributes:
         notary: Its key.
+        node: Which node it was then.
         requests: What the clients want to know, by node.
         pending: The message.
     """
 
     notary: str
+    node: int
     requests: Mapping[int, bytes]
     pending: Pending
 
@@ -79,7 +81,8 @@ class Vouching:
         """Ask for vouchers, take those that came, and return whom a notary does not allow."""
         for key in self._notaries.keys:
             notary = self._notaries.node_of(key)
-            if notary is None or any(sent.notary == key for sent in self._sent):
+            # A notary that was restarted is another node, and does not answer for the one before.
+            if notary is None or any(sent.node == notary for sent in self._sent):
                 continue
             requests = {
                 node: self._requests[node]
@@ -102,7 +105,9 @@ class Vouching:
             ttl=self._reply_seconds,
         )
         pending = self._grid.push([message])
-        self._sent.append(_Sent(**vars(asked), notary=key, requests=requests, pending=pending))
+        self._sent.append(
+            _Sent(**vars(asked), notary=key, node=notary, requests=requests, pending=pending)
+        )
 
     def _take(self, sent: _Sent) -> list[int]:
         """Keep the vouchers that came; return the clients that get none."""

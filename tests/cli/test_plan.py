@@ -5,15 +5,18 @@ import math
 import shlex
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from coinflower.accounting.composition.calibration import splits_for_batch
+from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
 from coinflower.cli.main import app
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
+from coinflower.protocol.notary_key import notary_line
 from coinflower.protocol.planner import ACCURACY, Wishes, batch_for, batches, suggested_delta
 from coinflower.protocol.policy import RefusedError, load_policy
 from coinflower.protocol.proposal import propose
@@ -334,3 +337,25 @@ def test_a_proxy_tunes_the_learning_rate_and_the_grid_is_reported(tmp_path):
     settings = load_settings(tmp_path / "plan" / "settings.toml")
     assert settings.update.learning_rate == best["learning_rate"]
     assert settings.terms.model == "digits"
+
+
+def test_mode_masked_is_planned_without_a_notary_and_written_with_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wishes = f"{OPTIONS} --mode masked"
+    figures = json.loads(call(wishes).stdout)
+    untrusted = json.loads(call(f"{OPTIONS} --mode untrusted").stdout)
+    # Of 8 clients 7 must answer, and 1 may collude: 8 shares of a sixth.
+    ratio = untrusted["signal_to_noise"] / figures["signal_to_noise"]
+    assert ratio == pytest.approx(1 / math.sqrt(6))
+    assert "terms" not in figures
+    with pytest.raises(UserError, match="--out needs --notary in mode masked"):
+        call(f"{wishes} --out plan")
+    Path("notary.pub").write_text(notary_line(b"n" * 32))
+    figures = json.loads(call(f"{wishes} --notary notary.pub --out plan").stdout)
+    terms = load_settings(Path("plan/settings.toml")).terms
+    assert terms.notaries == ((b"n" * 32).hex(),)
+    assert (terms.threshold, terms.colluders, terms.ring_bits) == (7, 1, 32)
+    load_policy(Path("plan/policy.toml")).require(terms)
+    assert figures["commands"]["notary"][0] == "coinflower notary create"
+    with pytest.raises(UserError, match="threshold = 9 is more than the 8 clients"):
+        call(f"{wishes} --threshold 9")
