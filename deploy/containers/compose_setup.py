@@ -23,6 +23,7 @@ import tomli_w
 
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.deploy.containers import compose_notary
 from coinflower.deploy.containers.compose_options import Options
 from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.gateway.config import LIMITS, largest_body, render_limit
@@ -64,11 +65,13 @@ class Place:
         secrets: Folder of the secrets.
         server: The server's volume.
         clients: Folder that the clients' volumes are mounted in.
+        notary: The notary's volume, in mode masked.
     """
 
     secrets: Path
     server: Path
     clients: Path
+    notary: Path
 
     def secret(self, index: int) -> Path:
         """Return where a client's secret is; clients count from 1."""
@@ -85,7 +88,8 @@ class Place:
     def handed_out(self) -> list[Path]:
         """Every volume and secret that containers get to see."""
         secrets = [one for one in self.secrets.iterdir() if one.is_dir() and one.name != AUTHORITY]
-        return [self.server, *self.clients.glob("client-*/*"), *secrets]
+        notary = [self.notary] if self.notary.exists() else []
+        return [self.server, *self.clients.glob("client-*/*"), *secrets, *notary]
 
 
 def set_up(options: Options, place: Place) -> list[str]:
@@ -98,10 +102,14 @@ def set_up(options: Options, place: Place) -> list[str]:
     if settings.exists():
         _require_same(options, settings)
         _require_all_there(options, place)
+        if options.mode.masks_sums:
+            compose_notary.require_there(place.notary)
     _require_budgets(options, place)
     told = _make_keys(options, place)
     if not settings.exists():
         told += _make_federation(options, place)
+    if options.mode.masks_sums:
+        told += _introduce_notary(options, place)
     # Made anew each time: the owner of the settings may have chosen another model.
     limit = render_limit(largest_body(load_settings(settings).terms))
     write_file(place.secrets / "gateway" / LIMITS, f"{limit}\n".encode(), mode=0o644)
@@ -224,7 +232,10 @@ def _make_federation(options: Options, place: Place) -> list[str]:
     )
     told = []
     with tempfile.TemporaryDirectory() as name:
-        cluster = prepare(plan, Path(name) / "cluster")
+        key = compose_notary.kept_key(place.notary) if options.mode.masks_sums else None
+        cluster = prepare(plan, Path(name) / "cluster", notary=key)
+        if cluster.notary is not None and key is None:
+            told.append(compose_notary.make(place.notary, cluster.notary.load_key()))
         for index, path in enumerate(cluster.policies, start=1):
             if not (place.data(index) / POLICY).exists():
                 _make_client(place, index, tomllib.loads(path.read_text()))
@@ -244,6 +255,20 @@ def _make_federation(options: Options, place: Place) -> list[str]:
     return told
 
 
+def _introduce_notary(options: Options, place: Place) -> list[str]:
+    """Let the notary join the server, and count the clients' keys."""
+    owners = [
+        place.secret(index) / f"client-{index}.pub" for index in range(1, options.clients + 1)
+    ]
+    told = compose_notary.introduce(
+        place.notary, owners, Registry(place.server / SUPERLINK / NODES)
+    )
+    secret = place.secrets / "notary"
+    secret.mkdir(parents=True, exist_ok=True)
+    shutil.copy(place.secrets / AUTHORITY / CA_CERTIFICATE, secret / CA_CERTIFICATE)
+    return told
+
+
 def _make_client(place: Place, index: int, policy: dict[str, object]) -> None:
     data, ledger = place.data(index), place.ledger(index)
     for folder in (data, ledger):
@@ -251,7 +276,11 @@ def _make_client(place: Place, index: int, policy: dict[str, object]) -> None:
     if not (ledger / LEDGER).exists():
         Ledger.create(ledger / LEDGER, str(policy["data_set"])).close()
     # Seen from the data, the ledger is next door, in the container as here.
-    content = tomli_w.dumps({**policy, "ledger": f"../ledger/{LEDGER}"})
+    policy = {**policy, "ledger": f"../ledger/{LEDGER}"}
+    if "signing_key" in policy:
+        name = f"client-{index}"
+        policy["signing_key"] = f"/run/secrets/{name}/{name}.key"
+    content = tomli_w.dumps(policy)
     write_file(data / POLICY, content.encode(), mode=0o644)
 
 
@@ -263,7 +292,12 @@ def _give_away(folder: Path) -> None:
 
 def main() -> None:
     """Set up the cluster in the container ``setup``."""
-    place = Place(secrets=Path("/secrets"), server=Path("/server"), clients=Path("/clients"))
+    place = Place(
+        secrets=Path("/secrets"),
+        server=Path("/server"),
+        clients=Path("/clients"),
+        notary=Path("/notary"),
+    )
     try:
         for sentence in set_up(Options.read(os.environ), place) or ["Everything is there."]:
             say(sentence)

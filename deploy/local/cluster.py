@@ -188,8 +188,13 @@ def fresh_name(kind: str) -> str:
     return f"{kind}-{moment}-{secrets.token_hex(3)}"
 
 
-def prepare(plan: Plan, folder: Path | None) -> Cluster:
+def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None = None) -> Cluster:
     """Write everything that the federation needs into a new folder.
+
+    Args:
+        plan: What is asked for.
+        folder: Where to; None makes one in ``runs``.
+        notary: The notary's key in mode masked; a fresh one if left out.
 
     Raises:
         ValueError: The plan makes no sense, or the folder is in use.
@@ -210,7 +215,7 @@ def prepare(plan: Plan, folder: Path | None) -> Cluster:
     sizes = [units.count(rows) for rows in shares]
     experiment = fresh_name("run")
     task = task_for(loaded, plan.task or usual_task(loaded), plan.task_options)
-    notary = X25519PrivateKey.generate()
+    notary = notary or X25519PrivateKey.generate()
     terms = _terms(plan, experiment, data, task, sizes, notary)
     # Now, not in a round, shows what does not go together.
     model_for(terms.model, data, task, options=terms.model_options)

@@ -1,7 +1,7 @@
 """A notary's folder: its keys, its record, and the owners that its operator allows.
 
-It holds ``notary.key`` and ``notary.pub``, which owners' policies pin; ``node.key`` and
-``node.pub``, by which it joins a server; ``record.db``; and ``owners/NAME.pub``.
+It holds ``notary.key`` and ``notary.pub``, which owners' policies pin; ``notary-node.key`` and
+``notary-node.pub``, by which it joins a server; ``record.db``; and ``owners/NAME.pub``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from coinflower.notary.notary import Notary, Owners
 from coinflower.notary.record import Record
 from coinflower.protocol.notary_key import notary_line
 
-_NODE = "node"
+_NODE = "notary-node"
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ class NotaryFolder:
     """
 
     path: Path
+
+    def exists(self) -> bool:
+        """Return whether a notary was made here."""
+        return self._key_file.exists()
 
     @property
     def public_file(self) -> Path:
@@ -91,7 +95,7 @@ class NotaryFolder:
         Raises:
             ValueError: There is none, others may read it, or it is damaged.
         """
-        if not self._key_file.exists():
+        if not self.exists():
             raise UserError(
                 f"{self.path} holds no notary; make one with: coinflower notary create --folder "
                 f"{self.path}"

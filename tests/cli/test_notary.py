@@ -39,7 +39,7 @@ def notary(tmp_path, monkeypatch):
 
 
 def test_a_notary_is_made_once_with_private_files_for_its_owner_only(notary):
-    for name in ("notary.key", "node.key", "record.db"):
+    for name in ("notary.key", "notary-node.key", "record.db"):
         assert stat.S_IMODE((notary.path / name).stat().st_mode) == 0o600
     assert stat.S_IMODE(notary.path.stat().st_mode) == 0o700
     before = {path: path.read_bytes() for path in notary.path.iterdir() if path.is_file()}

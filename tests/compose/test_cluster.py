@@ -1,5 +1,6 @@
 """The cluster of docker-compose.yml, on a real engine: trained, looked into, and disturbed."""
 
+import json
 import time
 
 import numpy as np
@@ -127,3 +128,16 @@ def test_more_clients_that_do_not_trust_the_server(cluster, context):
     seen = many.compose("exec", "-T", "client-5", "ls", "/run/secrets", "/run/secrets/client-5")
     assert set(seen.split()) >= {"client-5", "client-5.key"}
     assert "client-4" not in seen
+
+
+def test_a_notary_in_a_container_of_its_own_opens_every_sum(cluster):
+    files = ("--file", "docker-compose.yml", "--file", "docker-compose.masked.yml")
+    masked = cluster(*files, COINFLOWER_ROUNDS="8")
+    masked.wait_for_all(3)
+    masked.up()
+    masked.await_end()
+    assert [sorted(charges(one)) for one in masked.histories()] == [list(range(1, 9))] * 3
+    show = ("coinflower", "notary", "show", "--folder", "/var/lib/coinflower/notary", "--json")
+    told = json.loads(masked.compose("exec", "-T", "notary", *show))
+    assert told["rounds_opened"] == 8
+    assert told["owners"] == list(CLIENTS)

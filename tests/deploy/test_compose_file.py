@@ -21,12 +21,17 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 COMPOSE = ROOT / "docker-compose.yml"
 OVERRIDE = ROOT / "docker-compose.untrusted.yml"
+MASKED = ROOT / "docker-compose.masked.yml"
 DOCKERFILES = [ROOT / "deploy" / "Dockerfile", ROOT / "deploy" / "gateway" / "Dockerfile"]
 PROJECT = yaml.safe_load(COMPOSE.read_text())
 MORE = yaml.safe_load(render(COMPOSE.read_text(), 12))
 SETUP = PROJECT["services"]["setup"]
+NOTARY = yaml.safe_load(MASKED.read_text())
 SERVICES = PROJECT["services"] | {
-    name: service for name, service in MORE["services"].items() if name != "setup"
+    name: service
+    for more in (MORE, NOTARY)
+    for name, service in more["services"].items()
+    if name != "setup"
 }
 LASTING = {name: service for name, service in SERVICES.items() if name != "setup"}
 CLIENTS = [f"client-{index}" for index in range(1, 13)]
@@ -49,13 +54,13 @@ def test_the_compose_files_keep_to_the_schema(more):
     code, told = run(
         sys.executable,
         *("-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"),
-        *(str(COMPOSE), str(OVERRIDE), str(more)),
+        *(str(COMPOSE), str(OVERRIDE), str(MASKED), str(more)),
     )
     assert code == 0, told
 
 
 def test_docker_compose_understands_the_files(more, docker_compose):
-    for files in ([COMPOSE], [COMPOSE, OVERRIDE], [COMPOSE, more, OVERRIDE]):
+    for files in ([COMPOSE], [COMPOSE, OVERRIDE], [COMPOSE, MASKED], [COMPOSE, more, OVERRIDE]):
         options = [word for file in files for word in ("--file", str(file))]
         code, told = run(str(docker_compose), *options, "config", "-q")
         assert code == 0, told
@@ -109,7 +114,7 @@ def test_networks_lead_from_clients_to_the_gateway_to_the_server_only():
     assert all(PROJECT["networks"][name]["internal"] for name in ("nodes", "inside"))
     reach = {name: set(service.get("networks", [])) for name, service in SERVICES.items()}
     assert reach["server"] == {"inside"}
-    assert all(reach[name] == {"nodes"} for name in CLIENTS)
+    assert all(reach[name] == {"nodes"} for name in (*CLIENTS, "notary"))
     assert reach["setup"] == set()
     assert SERVICES["setup"]["network_mode"] == "none"
 
@@ -158,12 +163,24 @@ def test_secrets_are_files_and_each_service_gets_its_own_only():
         assert "environment" not in service
         shown = re.findall(r"/run/secrets/([a-z0-9-]+)", str(service))
         assert set(shown) <= {name}
-        if name in PROJECT["services"]:
-            folder = ROOT / PROJECT["secrets"][name]["file"]
+        if name not in MORE["services"]:
+            folder = ROOT / (PROJECT["secrets"] | NOTARY["secrets"])[name]["file"]
             assert (folder / ".gitkeep").exists(), "docker needs the folder before keys are made"
         else:
             assert MORE["secrets"][name]["file"] == f"./deploy/secrets/{name}"
     assert "deploy/secrets" in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def test_the_notary_s_volume_is_its_own_and_made_by_the_setup():
+    mounts = {
+        name: [entry for entry in service.get("volumes", []) if entry.startswith("notary:")]
+        for name, service in (SERVICES | {"setup": NOTARY["services"]["setup"]}).items()
+    }
+    assert {name: entries for name, entries in mounts.items() if entries} == {
+        "setup": ["notary:/notary"],
+        "notary": ["notary:/var/lib/coinflower"],
+    }
+    assert list(NOTARY["volumes"]) == ["notary"]
 
 
 def test_clients_share_no_volume():

@@ -6,23 +6,36 @@ import pytest
 
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.client.node.private_key import load_private_key
 from coinflower.deploy.containers.compose_options import Options
 from coinflower.deploy.containers.compose_setup import Place, set_up
 from coinflower.deploy.keys import keys
 from coinflower.deploy.keys.keys import list_items, require_server_files
 from coinflower.deploy.machines.node_registry import Registry
+from coinflower.deploy.machines.notary_folder import NotaryFolder
+from coinflower.masking.tickets import owner_name
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from coinflower.server.settings import load_settings
 
 OPTIONS = Options(mode=Mode.TRUSTED, clients=4, rounds=3, names=("fl.example.org",))
+MASKED = replace(OPTIONS, mode=Mode.MASKED)
+
+
+def make_place(folder):
+    return Place(
+        secrets=folder / "secrets",
+        server=folder / "server",
+        clients=folder / "clients",
+        notary=folder / "notary",
+    )
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Return a place that was set up once, and what was told."""
     folder = tmp_path_factory.mktemp("cluster")
-    place = Place(secrets=folder / "secrets", server=folder / "server", clients=folder / "clients")
+    place = make_place(folder)
     place.server.mkdir()
     return place, set_up(OPTIONS, place)
 
@@ -161,7 +174,7 @@ def test_a_policy_that_is_gone_is_not_replaced(made):
     "stated", [{"epsilon": 0.5}, {"delta": 1e-6}, {"epsilon": 2, "delta": 1e-4}]
 )
 def test_a_stated_budget_is_that_of_every_client(tmp_path, stated):
-    place = Place(secrets=tmp_path / "s", server=tmp_path / "v", clients=tmp_path / "c")
+    place = make_place(tmp_path)
     place.server.mkdir()
     set_up(replace(OPTIONS, **stated), place)
     terms = load_settings(place.server / "settings.toml").terms
@@ -206,3 +219,61 @@ def test_a_limit_that_is_none_is_refused(variable, value):
     name = variable.removeprefix("COINFLOWER_")
     with pytest.raises(ValueError, match=f"(?i){name} = "):
         Options.read({**sound, variable: value})
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    """Return a place that was set up for mode masked."""
+    place = make_place(tmp_path_factory.mktemp("masked"))
+    place.server.mkdir()
+    told = set_up(MASKED, place)
+    return place, told
+
+
+def test_a_masked_cluster_has_a_notary_that_knows_the_clients_and_joins_the_server(masked):
+    place, told = masked
+    terms = load_settings(place.server / "settings.toml").terms
+    notary = NotaryFolder(place.notary / "notary")
+    assert terms.notaries == (notary.public_key,)
+    assert (terms.threshold, terms.colluders) == (4, 1)
+    assert sorted(notary.registry.keys()) == [f"client-{index}" for index in range(1, 5)]
+    for index in range(1, 5):
+        policy = load_policy(place.data(index) / "policy.toml")
+        policy.require(terms)
+        assert str(policy.signing_key) == f"/run/secrets/client-{index}/client-{index}.key"
+        key = load_private_key(place.secret(index) / f"client-{index}.key")
+        assert owner_name(key.public_key()) in notary.owners()
+    assert "notary-node" in Registry(place.server / "superlink" / "nodes").names().values()
+    assert (place.secrets / "notary" / "ca.pem").exists()
+    assert place.notary in place.handed_out()
+    assert any("may be counted" in sentence for sentence in told)
+
+
+def test_a_second_setup_leaves_the_notary_and_what_it_revoked_alone(masked):
+    place, _ = masked
+    notary = NotaryFolder(place.notary / "notary")
+    notary.registry.revoke(place.secret(2) / "client-2.pub")
+    before = contents(place)
+    assert set_up(MASKED, place) == []
+    assert contents(place) == before
+    assert "client-2" not in notary.registry.keys()  # noqa: SIM118 - a registry is no mapping
+
+
+def test_a_setup_that_was_cut_short_goes_on_with_the_same_notary(masked):
+    place, _ = masked
+    notary = NotaryFolder(place.notary / "notary").public_key
+    (place.server / "settings.toml").unlink()
+    set_up(MASKED, place)
+    assert load_settings(place.server / "settings.toml").terms.notaries == (notary,)
+
+
+@pytest.mark.parametrize("lost", ["notary.key", "record.db"])
+def test_a_cluster_whose_notary_is_gone_is_not_started(masked, lost):
+    place, _ = masked
+    path = place.notary / "notary" / lost
+    aside = path.rename(path.with_suffix(".aside"))
+    try:
+        with pytest.raises(ValueError, match=r"The notary is gone|There is no record"):
+            set_up(MASKED, place)
+    finally:
+        aside.rename(path)
