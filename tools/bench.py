@@ -34,6 +34,7 @@ BENCHMARKS = (
     "tools.bench_persons",
     "tools.bench_rounds",
     "tools.bench_simulator",
+    "tools.bench_transport",
 )
 COLUMNS = ("what", "value", "limit", "met")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
