@@ -37,6 +37,8 @@ PACKAGES = (
     "experiments",
     "flower_internals",
     "learning",
+    "masking",
+    "notary",
     "protocol",
     "report",
     "server",
