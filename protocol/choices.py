@@ -25,8 +25,9 @@ _FOR_FEWER_MESSAGES = 1.05
 """How much more noise over signal fewer messages are worth."""
 # The best learning rates of the studies in docs/results, times the length of a step's noise and
 # over 1 − momentum, mostly lie between the outer two of these, which were set by eye; without noise
-# none above 1 was needed.
-_NOISE_OF_A_STEP = (0.8, 1.8, 4.0)
+# none above 1 was needed. On MNIST at ε = 2, with 300 rounds of 6,000 records, 2.3 was the best of
+# 1.1, 2.3 and 4.5.
+_NOISE_OF_A_STEP = (0.8, 2.3, 4.0)
 _MOST_LEARNING_RATE = 1.0
 
 
