@@ -93,6 +93,7 @@ COMMANDS = (
         "Draw the paper's figures and its table of σ next to what really holds.",
     ),
     Later("data", "data:app", "Draft a table's schema, and check what a client would read."),
+    Later("model", "model:app", "Print what a model is, so that a policy can pin it."),
     Later(
         "ledger",
         "ledger.records:app",

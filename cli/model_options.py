@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from coinflower.accounting.errors import UserError
 from coinflower.protocol.policy import BUILT_IN_MODELS
 from coinflower.protocol.strict import Option, Options
+
+if TYPE_CHECKING:  # takes torch along
+    from coinflower.learning import FineTuning
 
 ModelName = Annotated[
     str | None,
@@ -29,6 +33,37 @@ ClippingOption = Annotated[
     Literal["flat", "automatic"],
     typer.Option(help="Scale gradients longer than C down to it, or nearly all of them to it."),
 ]
+
+Pretrained = Annotated[
+    Path | None,
+    typer.Option(help="Public weights that the model begins with, a safetensors file."),
+]
+TrainedParts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trained-part",
+        help="Beginning of the names of parameters that are trained; may be repeated (default: "
+        "all).",
+    ),
+]
+LoraRank = Annotated[
+    int, typer.Option(help="Rank of what is learned beside each frozen Linear layer (LoRA).")
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(help="Where gradients are computed: cpu, cuda, mps or auto (default: cpu)."),
+]
+
+
+def make_tuning(
+    pretrained: Path | None, trained_parts: list[str] | None, lora_rank: int
+) -> FineTuning:
+    """Return what the options of that name describe."""
+    from coinflower.learning import FineTuning
+
+    return FineTuning(
+        pretrained=pretrained, trained_parts=tuple(trained_parts or ()), lora_rank=lora_rank
+    )
 
 
 def parse_options(texts: list[str] | None, *, of: str = "--model-option") -> Options:

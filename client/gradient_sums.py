@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from coinflower.client.data import require_schema
-from coinflower.client.model import build_fitting_model, fitting_task
+from coinflower.client.model import ModelRules, build_fitting_model, fitting_task
 from coinflower.learning import (
     Randomness,
     Records,
@@ -37,7 +37,7 @@ class GradientSums:
     Args:
         data: The owner's records.
         randomness: Where samples come from.
-        most_parameters: Largest model that the owner allows.
+        rules: What the owner's policy says of models.
         unit: What is sampled and clipped as one.
     """
 
@@ -45,14 +45,14 @@ class GradientSums:
         self,
         data: Records,
         randomness: Randomness,
-        most_parameters: int,
+        rules: ModelRules,
         unit: Unit = Unit.RECORD,
     ) -> None:
         self.data = data
         self._units = units_of(data, unit, "the data")
         self._of_persons = unit is Unit.PERSON
         self._randomness = randomness
-        self._most_parameters = most_parameters
+        self._rules = rules
         self._used: tuple[object, Task, nn.Module] | None = None
 
     def model_of(self, terms: Terms) -> nn.Module:
@@ -63,11 +63,12 @@ class GradientSums:
     def _use(self, terms: Terms) -> tuple[Task, nn.Module]:
         asked = (
             *(terms.model, terms.classes, terms.row_shape, terms.model_options),
+            *(terms.pretrained, terms.trained_parts, terms.lora_rank),
             *(terms.task, terms.task_options),
         )
         if self._used is None or self._used[0] != asked:
             task = fitting_task(terms, self.data)
-            model = build_fitting_model(terms, task, self.data, self._most_parameters)
+            model = build_fitting_model(terms, task, self.data, self._rules)
             self._used = (asked, task, model)
         return self._used[1:]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from coinflower.client.agreements import Agreements
 from coinflower.client.data import load_local_data
 from coinflower.client.gradient_sums import GradientSums, Vector
 from coinflower.client.masked import MaskedAnswers
+from coinflower.client.model import ModelRules
 from coinflower.client.node.private_key import load_private_key
 from coinflower.learning import (
     Randomness,
@@ -30,6 +32,7 @@ from coinflower.learning import (
     SecureRandom,
     SeededRandom,
     count_parameters,
+    device_of,
     fine_cell,
     load_parameters,
     make_noisy,
@@ -72,21 +75,27 @@ class Participant:
         self.current: Terms | None = None
         self._randomness = randomness
         self._agreements = Agreements(policy, ledger)
-        self._gradients = GradientSums(data, randomness, policy.most_parameters, policy.unit)
+        self._gradients = GradientSums(data, randomness, ModelRules.of(policy), policy.unit)
         self._masked = MaskedAnswers(policy, ledger, key)
         self._working = threading.Lock()
         self._public_coins: dict[tuple[str, int], bool] = {}
         self._public_answers: set[tuple[str, int]] = set()
 
     @classmethod
-    def open(cls, policy_path: Path) -> Participant:
+    def open(cls, policy_path: Path, *, device: str | None = None) -> Participant:
         """Read policy, data and ledger; any of them out of order is an error.
 
+        Args:
+            policy_path: The policy.
+            device: Where gradients are computed, instead of the policy's.
+
         Raises:
-            ValueError: Policy or data cannot be used.
+            ValueError: Policy or data cannot be used, or there is no such device.
             LedgerError: The ledger is missing, damaged or another data set's.
         """
         policy = load_policy(policy_path)
+        policy = policy if device is None else replace(policy, device=device)
+        device_of(policy.device)  # before data is read, which may take long
         randomness: Randomness = SecureRandom()
         if policy.insecure_seed is not None:
             logger.warning("INSECURE: coins, samples and noise are seeded by the policy.")

@@ -11,12 +11,15 @@ from torch import nn
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.data.records import Records, are_indices
+from coinflower.learning.device import device_holding
 from coinflower.learning.gradients.clipped import clipped_gradient_sum, refuse_mixing_layers
 from coinflower.learning.models.build import MADE_TO_MEASURE, MODELS, build_model
 from coinflower.learning.models.sequences import Vocabulary
+from coinflower.learning.models.tuning import ALL_OF_IT, FineTuning
 from coinflower.learning.own_code import blamed_on_its_author, place_of
 from coinflower.learning.tasks.independence import refuse_mixing_loss
 from coinflower.learning.tasks.task import Task
+from coinflower.learning.whole_gradient import require_whole_gradient
 from coinflower.protocol.terms import usual_model
 
 _TRIED = 32
@@ -33,7 +36,13 @@ def shape_for(name: str, records: Records) -> tuple[int, ...] | None:
 
 
 def model_for(
-    name: str, data: Dataset, task: Task, *, options: Mapping[str, Any] | None = None
+    name: str,
+    data: Dataset,
+    task: Task,
+    *,
+    options: Mapping[str, Any] | None = None,
+    tuning: FineTuning = ALL_OF_IT,
+    device: torch.device | None = None,
 ) -> nn.Module:
     """Return a model for a task on a public data set, tried on a blank row and on some others.
 
@@ -41,12 +50,15 @@ def model_for(
         UserError: If there is no such model, or it cannot take these rows or learn the task.
     """
     shape = shape_for(name, data.train)
-    model = build_model(name, classes=task.outputs, row_shape=shape, options=options)
+    model = build_model(
+        name, classes=task.outputs, row_shape=shape, options=options, tuning=tuning
+    ).to(device)
     described = " with ".join(map(_described, data.train.arrays))
     with trial(name, f"the {described} of {data.name}"):
         try_out(model, name, data.train, task)
         with torch.no_grad():
-            model(*data.measuring.batch(slice(_TRIED))[0])
+            rows, _ = data.measuring.batch(slice(_TRIED))
+            model(*(one.to(device_holding(model)) for one in rows))
     require_vocabulary(model, data.measuring)
     return model
 
@@ -67,21 +79,24 @@ def try_out(
 
     Raises:
         UserError: The model answers with another number of outputs than the task has, the targets
-            are for another task, or layers or loss mix records.
+            are for another task, layers or loss mix records, or weights are used past their
+            layers.
         Exception: Whatever the user's own model raises.
     """
     blank, target = records.blank_row()
     taken = torch.from_numpy(task.take(target.numpy()).values)
     refuse_mixing_loss(task, taken)
     refuse_mixing_layers(model)
+    device = device_holding(model)
     with torch.no_grad():
-        answer = model(*blank)
+        answer = model(*(one.to(device) for one in blank))
     if tuple(answer.shape) != (1, task.outputs):
         raise UserError(
             f"model {name!r} answers a record with shape {tuple(answer.shape[1:])}, but the task "
             f"needs {task.outputs} number{'s' * (task.outputs != 1)}: check the model's last layer"
         )
     clipped_gradient_sum(model, blank, taken, clip_norm, loss=task.losses)
+    require_whole_gradient(model, name, blank, taken, task)
 
 
 def require_vocabulary(model: nn.Module, public: Records) -> None:

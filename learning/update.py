@@ -9,6 +9,7 @@ from torch import nn
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.records import Records, to_tensor
+from coinflower.learning.device import device_holding
 from coinflower.learning.tasks.task import Metrics, Task
 
 Vector = NDArray[np.float32]
@@ -87,6 +88,7 @@ def answers(
     model: nn.Module, arrays: tuple[torch.Tensor | NDArray[Any], ...], *, batch: int = 1000
 ) -> torch.Tensor:
     """Return what a model in eval mode answers; its own mode is restored."""
+    device = device_holding(model)
     modes = {module: module.training for module in model.modules()}
     model.eval()
     found = []
@@ -98,7 +100,7 @@ def answers(
                     array[rows] if isinstance(array, torch.Tensor) else to_tensor(array[rows])
                     for array in arrays
                 ]
-                found.append(model(*tensors))
+                found.append(model(*(tensor.to(device) for tensor in tensors)).cpu())
     finally:
         for module, training in modes.items():
             module.training = training

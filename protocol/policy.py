@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
@@ -16,7 +17,18 @@ from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.notary_key import notary_key
-from coinflower.protocol.strict import Cap, Count, Index, Positive, Probability, Text, load, strict
+from coinflower.protocol.strict import (
+    Cap,
+    Count,
+    Index,
+    Listed,
+    Positive,
+    Probability,
+    Sha256,
+    Text,
+    load,
+    strict,
+)
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.unit import Unit
 
@@ -44,6 +56,8 @@ class Refusal(Enum):
     COLLUSION = "The threshold or the colluders of the terms are fewer than this client allows."
     RING = "The ring of the terms is too small for the sums of this client."
     MODEL = "This client cannot run this model on its data."
+    WEIGHTS = "This client does not have these pretrained weights."
+    FINGERPRINT = "This client knows another model by this name."
     PAUSED = "The owner has paused this client."
     LEFT = "The owner has left this experiment."
 
@@ -113,7 +127,11 @@ class Policy:
             of the owner's own, which a server can only call if it is listed.
         tasks: Tasks that may be learned here; one of the form ``package.module:Task`` is code of
             the owner's own, too.
+        fingerprints: By the name of a model, the fingerprint that it must have: one of the same
+            name with other layers is refused (``coinflower model fingerprint``).
+        pretrained: Files of public weights that a model may begin with; none comes from the server.
         loaders: Functions of the owner's own that may be named as data, in the same form.
+        device: Where gradients are computed: cpu, cuda, mps, or auto for the best there is.
         share: Part of a public data set that stands for this client's data.
         insecure_seed: Makes coins, samples and noise predictable; for tests only.
         notaries: In mode masked, public keys of the notaries, or paths of their ``.pub`` files. One
@@ -146,7 +164,10 @@ class Policy:
     pricing_seconds: Positive = 30.0
     models: frozenset[Text] = BUILT_IN_MODELS
     tasks: frozenset[Text] = BUILT_IN_TASKS
+    fingerprints: dict[Text, Sha256] = dataclasses.field(default_factory=dict)
+    pretrained: Listed[Path] = ()
     loaders: frozenset[Text] = frozenset()
+    device: Text = "cpu"
     schema: Path | None = None
     share: Share | None = None
     insecure_seed: Index | None = None
@@ -185,6 +206,9 @@ class Policy:
         declared_size: int,
         budget: Budget,
         loaders: frozenset[str] = frozenset(),
+        pretrained: tuple[Path, ...] = (),
+        most_parameters: int = 0,
+        device: str = "cpu",
         schema: Path | None = None,
         share: Share | None = None,
         insecure_seed: int | None = None,
@@ -209,9 +233,12 @@ class Policy:
                 terms.rounds_per_invitation, cls.most_rounds_per_invitation
             ),
             most_classes=max(terms.classes, cls.most_classes),
+            most_parameters=max(most_parameters, cls.most_parameters),
             models=frozenset({terms.model}),
             tasks=BUILT_IN_TASKS | {terms.task},
             loaders=loaders,
+            pretrained=pretrained,
+            device=device,
             schema=schema,
             share=share,
             insecure_seed=insecure_seed,
@@ -230,7 +257,7 @@ class Policy:
         table = {
             field.name: _plain(getattr(self, field.name))
             for field in fields(self)
-            if getattr(self, field.name) != field.default
+            if getattr(self, field.name) not in (field.default, {})
         }
         lines = tomli_w.dumps(table).splitlines()
         for index, line in enumerate(lines):
@@ -303,6 +330,8 @@ def _plain(value: object) -> object:
     """Return a value of a policy as TOML has it."""
     if isinstance(value, frozenset):
         return sorted(map(str, value))
+    if isinstance(value, tuple):
+        return list(map(str, value))
     if isinstance(value, Path | Unit):
         return str(value)
     return dict(vars(value)) if isinstance(value, Budget | Share) else value
@@ -325,4 +354,5 @@ def load_policy(path: Path) -> Policy:
         witness=read.witness and folder / read.witness,
         notaries=frozenset(notary_key(text, folder) for text in read.notaries),
         signing_key=read.signing_key and folder / read.signing_key,
+        pretrained=tuple(folder / file for file in read.pretrained),
     )

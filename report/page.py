@@ -80,6 +80,7 @@ class Report:
     figures: Sequence[Figure]
     terms: Sequence[Statement]
     clients: Sequence[ClientLine] = ()
+    loading: Sequence[str] = ()
 
     @property
     def stamps(self) -> list[str]:
@@ -122,6 +123,19 @@ def largest_epsilon(epsilon: float, delta: float) -> list[Statement]:
     return [
         Statement(question="Largest ε of a client", answer=f"≤ {rounded_up(epsilon)}"),
         Statement(question="at δ", answer=f"{delta:g}"),
+    ]
+
+
+def how_to_load(file: Path) -> list[str]:
+    """Return lines of Python that load a run's model; none if there is no model yet."""
+    if not file.exists():
+        return []
+    return [
+        "import torch",
+        "from coinflower import load_model",
+        f"model = load_model({str(file)!r})",
+        "with torch.no_grad():",
+        "    answers = model(rows)  # a tensor of records as they were trained on, batch first",
     ]
 
 

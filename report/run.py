@@ -9,6 +9,7 @@ from typing import Any
 from coinflower.accounting.charts import Point
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.deploy.local.local_notary import notary_results
+from coinflower.learning.models.saving import MODEL
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.unit import Unit
@@ -27,6 +28,7 @@ from coinflower.report.page import (
     count_figure,
     describe_metrics,
     describe_terms,
+    how_to_load,
     largest_epsilon,
     measured_rounds,
     metric_figure,
@@ -78,6 +80,7 @@ def report_local_run(cluster: Cluster) -> Path:
             *describe_terms(terms),
         ],
         clients=[client_line(client, terms.unit) for client in clients] if private else [],
+        loading=how_to_load(cluster.folder / MODEL),
     )
     return write_report(report, cluster.folder)
 
@@ -100,6 +103,7 @@ def report_server_run(settings: Settings) -> Path:
             Statement(question="public test data", answer=settings.test_data),
             *describe_terms(terms),
         ],
+        loading=how_to_load(settings.state / MODEL),
     )
     return write_report(report, settings.state)
 

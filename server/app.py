@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from safetensors.torch import save as save_model
 from torch import nn
 
 from coinflower.accounting.errors import UserError
@@ -23,6 +22,8 @@ from coinflower.learning import (
     SecureRandom,
     SeededRandom,
     Task,
+    WeightFiles,
+    device_of,
     flatten_parameters,
     load_data,
     load_parameters,
@@ -30,9 +31,11 @@ from coinflower.learning import (
     measure,
     model_of,
     require_vocabulary,
+    saved_model,
     trial,
     try_out,
 )
+from coinflower.learning.models.saving import MODEL
 from coinflower.protocol import messages
 from coinflower.server.attendance import Attendance, TooFewClientsError
 from coinflower.server.checkpoint import INSECURE, CheckpointFolder, Vector, write_atomically
@@ -44,7 +47,6 @@ from coinflower.server.settings import Settings, load_settings
 from coinflower.server.strategy import DivergedError, RandomParticipation
 
 SETTINGS_KEY = "settings"
-MODEL = "model.safetensors"
 _TRIED = 100  # rows that show whether metrics can be computed
 
 logger = logging.getLogger("coinflower.server")
@@ -107,11 +109,13 @@ def require_ready(
             f'"{test.schema}", its hash.'
         )
     task.take(test.targets).require_most(f"{settings.test_data} for task {terms.task!r}")
-    model = model_of(terms)
+    files = WeightFiles([] if settings.pretrained is None else [settings.pretrained])
+    model = model_of(terms, files).to(device_of(settings.device))
     with trial(terms.model, f"the test data {settings.test_data!r}"):
         try_out(model, terms.model, test, task)
         measure(model, test.take(slice(_TRIED)), task)
     require_vocabulary(model, test)
+    saved_model(model, terms)  # a model that cannot be saved shows before anybody pays for it
     return test, model, task
 
 
@@ -183,7 +187,6 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         timeout=settings.reply_seconds,
     )
     load_parameters(model, np.asarray(result.arrays[messages.VECTOR].numpy()))
-    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     stamp = INSECURE if checkpoints.insecure else None
-    write_atomically(settings.state / MODEL, save_model(tensors, metadata=stamp))
+    write_atomically(settings.state / MODEL, saved_model(model, terms, stamp))
     journal.status("finished", round_=terms.rounds)

@@ -26,6 +26,7 @@ from coinflower.protocol.terms import Terms
 from coinflower.server.lateness import Enough
 from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
 
+_PATHS = ("state", "schema", "pretrained")
 # The sum of a round can hold no more.
 Size = Annotated[int, Field(ge=1, le=LARGEST_TOTAL_SIZE)]
 
@@ -60,6 +61,8 @@ class Settings:
         state: Folder for checkpoint, metrics and the final model.
         test_data: Name or path of a *public* data set whose test part measures the model.
         schema: Path of the schema of the terms, if the test data is a table.
+        pretrained: Path of the public weights that the terms name, if they do.
+        device: Where the model is measured: cpu, cuda, mps, or auto for the best there is.
         least_clients: Fewest available clients for a round.
         expected_clients: The first round waits a little until this many have enrolled or refused.
         no_other_clients: Nobody else will come: the run ends as soon as too many of them refuse.
@@ -86,6 +89,8 @@ class Settings:
     state: Path
     test_data: Text
     schema: Path | None = None
+    pretrained: Path | None = None
+    device: Text = "cpu"
     least_clients: Count = 1
     expected_clients: Count = 1
     no_other_clients: bool = False
@@ -127,11 +132,11 @@ def save_settings(settings: Settings, path: Path) -> None:
     table: dict[str, Any] = {
         key: value
         for key, value in vars(settings).items()
-        if value is not None and key not in ("terms", "state", "schema", "update", "mlflow")
+        if value is not None and key not in ("terms", "update", "mlflow")
     }
-    table["state"] = str(settings.state.absolute())
-    if settings.schema is not None:
-        table["schema"] = str(settings.schema.absolute())
+    for name in _PATHS:
+        if name in table:
+            table[name] = str(table[name].absolute())
     table["update"] = settings.update.to_fields()
     table["mlflow"] = {key: value for key, value in vars(settings.mlflow).items() if value}
     table["terms"] = settings.terms.to_fields()
@@ -139,12 +144,13 @@ def save_settings(settings: Settings, path: Path) -> None:
 
 
 def load_settings(path: Path) -> Settings:
-    """Read a settings file; relative ``state`` and ``schema`` start at the file's folder.
+    """Read a settings file; relative paths of files and folders start at the file's folder.
 
     Raises:
         ValueError: Naming the file, the key and what is wrong with it.
     """
     read = load(Settings, path, f"The settings {path}")
+    files = {name: getattr(read, name) for name in _PATHS}
     return replace(
-        read, state=path.parent / read.state, schema=read.schema and path.parent / read.schema
+        read, **{name: path.parent / file for name, file in files.items() if file is not None}
     )

@@ -17,7 +17,7 @@ from coinflower.opacus import Accountant as OpacusAccountant
 
 ROUND = coinflower.Round(p=0.1, q=0.05, d=50, noise_multiplier=1.2)
 NAMES = ("Budget", "ClientResult", "Ledger", "Round", "RunResult", "epsilon", "epsilon_at_least")
-NAMES += ("noise_multiplier", "rounds", "run")
+NAMES += ("load_model", "noise_multiplier", "rounds", "run")
 
 
 def test_every_public_name_is_there():

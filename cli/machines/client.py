@@ -22,6 +22,7 @@ from coinflower.cli.machines.options import (
     HealthHost,
     HealthPort,
 )
+from coinflower.cli.model_options import DeviceOption
 from coinflower.client.page.access import parse_address
 from coinflower.deploy.keys.key_files import require_private
 from coinflower.deploy.machines.logs import LogFormat, LogFormatOption, start_logging
@@ -46,6 +47,7 @@ def client(
     health_port: HealthPort = None,
     health_host: HealthHost = "127.0.0.1",
     drain_seconds: DrainSeconds = 20.0,
+    device: DeviceOption = None,
     page: Annotated[
         str | None,
         typer.Option(help="Serve the owner's page at HOST:PORT, such as 127.0.0.1:8600."),
@@ -76,7 +78,7 @@ def client(
     torch.set_num_threads(1)
     key = None if private_key is None else load_private_key(private_key)
     # Policy, data and ledger now, so that what is wrong shows before anybody asks.
-    participant = Participant.open(policy.absolute())
+    participant = Participant.open(policy.absolute(), device=device)
     with stop_on_signals() as stop, contextlib.ExitStack() as stack:
         node = ResidentNode(
             superlink,

@@ -12,7 +12,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coinflower.accounting.errors import UserError
 from coinflower.cli.masked_options import Colluders, Threshold
-from coinflower.cli.model_options import ClippingOption, ModelName, ModelOptions, parse_options
+from coinflower.cli.model_options import (
+    ClippingOption,
+    DeviceOption,
+    LoraRank,
+    ModelName,
+    ModelOptions,
+    Pretrained,
+    TrainedParts,
+    make_tuning,
+    parse_options,
+)
 from coinflower.cli.output import JsonFlag, number, print_json
 from coinflower.cli.privacy import Cap
 from coinflower.cli.sources import Download, Partition, Schema, UnitName
@@ -107,6 +117,10 @@ def simulate(
     averaging: AveragingOption = None,
     model: ModelName = None,
     model_option: ModelOptions = None,
+    pretrained: Pretrained = None,
+    trained_part: TrainedParts = None,
+    lora_rank: LoraRank = 0,
+    device: DeviceOption = None,
     task: TaskName = None,
     loss: LossName = None,
     huber_threshold: HuberThreshold = None,
@@ -169,6 +183,8 @@ def simulate(
         update=Update(**update),
         model=model,
         model_options=parse_options(model_option),
+        tuning=make_tuning(pretrained, trained_part, lora_rank),
+        device=device or Request.device,
         task=task,
         task_options=make_task_options(loss, huber_threshold, class_weights, task_option),
         evaluate_every=evaluate_every,

@@ -26,8 +26,11 @@ from coinflower.deploy.trackers.following import require_trackers
 from coinflower.learning import (
     Clipping,
     Dataset,
+    FineTuning,
     Task,
     Update,
+    device_of,
+    hash_of_weights,
     load_data,
     model_for,
     partition,
@@ -81,6 +84,8 @@ class Plan:
         rounds_per_invitation: Coins per invitation.
         model: Model; chosen by the data if None.
         model_options: Its options.
+        tuning: What the model begins with, and which of its parts are trained.
+        device: Where gradients are computed.
         task: What is learned; if None, classes or else numbers, whichever the targets are.
         task_options: Its options.
         update: How the model steps.
@@ -115,6 +120,8 @@ class Plan:
     rounds_per_invitation: int
     model: str | None = None
     model_options: Options = field(default_factory=dict)
+    tuning: FineTuning = field(default_factory=FineTuning)
+    device: str = "cpu"
     task: str | None = None
     task_options: Options = field(default_factory=dict)
     update: Update = field(default_factory=Update)
@@ -218,7 +225,15 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
     notary = notary or X25519PrivateKey.generate()
     terms = _terms(plan, experiment, data, task, sizes, notary)
     # Now, not in a round, shows what does not go together.
-    model_for(terms.model, data, task, options=terms.model_options)
+    model = model_for(
+        terms.model,
+        data,
+        task,
+        options=terms.model_options,
+        tuning=plan.tuning,
+        device=device_of(plan.device),
+    )
+    parameters = sum(each.numel() for each in model.parameters())
     folder = folder or Path("runs") / experiment
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; choose another folder, or --resume {folder}.")
@@ -241,6 +256,8 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
             state=cluster.server,
             test_data=where if loaded.test_part is not None else _save_test_part(cluster, data),
             schema=cluster.schema if plan.schema and loaded.test_part is not None else None,
+            pretrained=plan.tuning.pretrained,
+            device=plan.device,
             least_clients=clients if plan.waits_for_all else 1,
             expected_clients=clients,
             no_other_clients=True,
@@ -263,7 +280,7 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
             alpha=plan.alpha,
             seed=plan.insecure_seed or 0,
         )
-        _write_client(cluster, plan, where, share, size)
+        _write_client(cluster, plan, where, share, size, parameters)
     return cluster
 
 
@@ -284,7 +301,7 @@ def _terms(
 ) -> Terms:
     if plan.mode.is_private and plan.epsilon == 0:
         raise UserError("epsilon = 0 is a budget of nothing: no round may be played.")
-    model = plan.model or usual_model_for(data.train)
+    model, weights = plan.model or usual_model_for(data.train), plan.tuning.pretrained
     largest_size = max(sizes)
     sigma = _sigma(plan, largest_size)
     terms = Terms(
@@ -305,6 +322,9 @@ def _terms(
         task_options=plan.task_options,
         row_shape=shape_for(model, data.train),
         model_options=plan.model_options,
+        pretrained=None if weights is None else hash_of_weights(weights),
+        trained_parts=plan.tuning.trained_parts,
+        lora_rank=plan.tuning.lora_rank,
         schema=data.train.schema,
         **_masked(plan, sigma, sizes, notary),
     )
@@ -368,7 +388,9 @@ def _require_within_budget(plan: Plan, terms: Terms, largest_size: int) -> None:
         )
 
 
-def _write_client(cluster: Cluster, plan: Plan, data: str, share: Share, size: int) -> None:
+def _write_client(
+    cluster: Cluster, plan: Plan, data: str, share: Share, size: int, parameters: int
+) -> None:
     index = share.index
     terms = cluster.terms
     cost = terms.round_cost(size)
@@ -376,7 +398,7 @@ def _write_client(cluster: Cluster, plan: Plan, data: str, share: Share, size: i
     if budget is None:  # nobody stated one: as much as the stated noise costs
         spent = 0.0 if cost is None else epsilon_after([(cost, terms.rounds)], plan.delta)
         budget = spent * _ROOM
-    seed = plan.insecure_seed
+    seed, weights = plan.insecure_seed, plan.tuning.pretrained
     clients = cluster.folder / "clients"
     if cluster.notary is not None:
         cluster.notary.registry.allow(make_node_key(clients, f"client-{index}").path)
@@ -388,6 +410,9 @@ def _write_client(cluster: Cluster, plan: Plan, data: str, share: Share, size: i
         declared_size=size,
         budget=Budget(epsilon=budget, delta=plan.delta),
         loaders=frozenset({data}) if is_own_loader(data) else frozenset(),
+        pretrained=() if weights is None else (weights.absolute(),),
+        most_parameters=parameters,
+        device=plan.device,
         schema=None if plan.schema is None else Path("..") / cluster.schema.name,
         share=share,
         insecure_seed=None if seed is None else seed * 1000 + index,

@@ -22,6 +22,7 @@ from coinflower.deploy.local.cluster import Cluster
 from coinflower.deploy.local.local_notary import LOG, local_notary, notary_results
 from coinflower.deploy.local.nodes import NodeKind, local_nodes
 from coinflower.deploy.runs import RunFailedError, failure, require_alive
+from coinflower.learning.models.saving import MODEL
 from coinflower.protocol.policy import load_policy
 from coinflower.server.journal import (
     STATUS,
@@ -172,7 +173,7 @@ def collect_results(cluster: Cluster, started: float) -> dict[str, Any]:
     (cluster.folder / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
     if metrics:
         _write_csv(cluster.folder / "metrics.csv", metrics)
-    model = cluster.server / "model.safetensors"
+    model = cluster.server / MODEL
     if model.exists():
         shutil.copy(model, cluster.folder / model.name)
     return results

@@ -12,7 +12,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.scenarios import SETTINGS, analysis_of
 from coinflower.experiments.simulator.simulation import STATE
 from coinflower.experiments.simulator.simulator import CENTRAL, NOISES, parse_noise
-from coinflower.learning import Clipping, Update
+from coinflower.learning import Clipping, FineTuning, Update
 from coinflower.learning.data.partitions import HOW
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.strict import Options
@@ -49,6 +49,8 @@ class Request:
         update: How the model steps; SGD's step size is the paper's by default.
         model: Model; chosen by the data if None.
         model_options: Its options.
+        tuning: What the model begins with, and which of its parts are trained.
+        device: Where gradients are computed.
         task: What is learned; if None, classes or else numbers, whichever the targets are.
         task_options: Its options.
         evaluate_every: Iterations between two evaluations.
@@ -84,6 +86,8 @@ class Request:
     update: Update = field(default_factory=lambda: Update(momentum=0.9))
     model: str | None = None
     model_options: Options = field(default_factory=dict, hash=False)
+    tuning: FineTuning = field(default_factory=FineTuning)
+    device: str = "cpu"
     task: str | None = None
     task_options: Options = field(default_factory=dict, hash=False)
     evaluate_every: int = 50

@@ -47,8 +47,11 @@ from coinflower.experiments.simulator.simulation import (
 from coinflower.experiments.simulator.simulator import Scenario, Simulator, parse_noise
 from coinflower.learning import (
     Dataset,
+    FineTuning,
     Update,
+    device_of,
     evaluate,
+    hash_of_weights,
     load_parameters,
     model_for,
     task_for,
@@ -119,7 +122,14 @@ def run_request(
     torch.set_num_threads(1)
     keep_freed_memory()
     task = task_for(data, _task_name(request, data), request.task_options)
-    model = model_for(_model_name(request, data), data, task, options=request.model_options)
+    model = model_for(
+        _model_name(request, data),
+        data,
+        task,
+        options=request.model_options,
+        tuning=request.tuning,
+        device=device_of(request.device),
+    )
     generator, randomness = sources_of(request.seed, played)
     simulator = Simulator(
         Scenario(
@@ -251,8 +261,20 @@ def _terms(
         **_stated(update, request.iterations),
         "model": _model_name(request, data),
         **({"model options": request.model_options} if request.model_options else {}),
+        **_tuning(request.tuning),
         **_learned(request, data),
     }
+
+
+def _tuning(tuning: FineTuning) -> Terms:
+    """Return what is trained, in terms that say nothing where all of a model is."""
+    weights = tuning.pretrained
+    stated = {
+        "pretrained": None if weights is None else hash_of_weights(weights),
+        "trained parts": list(tuning.trained_parts),
+        "lora rank": tuning.lora_rank,
+    }
+    return {name: value for name, value in stated.items() if value}
 
 
 def _task_name(request: Request, data: Dataset) -> str:

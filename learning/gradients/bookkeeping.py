@@ -15,7 +15,7 @@ from torch import nn
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.gradients.layers import BOOKABLE, Call
-from coinflower.learning.gradients.per_record import NOBODY, Inputs, Loss, summed
+from coinflower.learning.gradients.per_record import NOBODY, Inputs, Loss, exact_device, summed
 from coinflower.learning.gradients.units import UnitGradients
 
 
@@ -107,7 +107,8 @@ def _layer_gradients(layer: nn.Module, calls: list[Call], records: int) -> Itera
                 "first"
             )
         if call.output_gradient is not None:
-            factors.append((call.activation, call.output_gradient))
+            where = exact_device(call.activation.device)
+            factors.append((call.activation.to(where), call.output_gradient.to(where)))
     return gradients_of(layer, factors) if factors else iter(())
 
 
@@ -132,7 +133,7 @@ def _recorded(layers: list[nn.Module]) -> Iterator[dict[nn.Module, list[Call]]]:
     """Record the calls of the layers while their parameters are held constant."""
     calls: dict[nn.Module, list[Call]] = {}
     trainable = [p for layer in layers for p in layer.parameters() if p.requires_grad]
-    start = torch.zeros((), requires_grad=True)
+    start = torch.zeros((), requires_grad=True, device=trainable[0].device)
 
     def record(layer: nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> Any:
         if len(args) != 1:

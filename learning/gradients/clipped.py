@@ -31,6 +31,7 @@ from coinflower.learning.gradients.per_record import (
     clip_factors,
     cross_entropy,
     denormals_flushed,
+    exact_device,
     square_norms_of,
     trainable_parameters,
 )
@@ -82,7 +83,8 @@ def clipped_gradient_sum(
             rounding.
 
     Returns:
-        One flat float32 vector in the order of ``model.parameters()``, without frozen parameters.
+        One flat float32 vector in the order of ``model.parameters()``, without frozen parameters,
+        in the processor's memory wherever the model is.
 
     Raises:
         ValueError: If an argument is out of range or the model has a layer that mixes records.
@@ -177,6 +179,19 @@ class _Batch:
             groups=None if groups is None else replace(groups, of=groups.of[rows]),
         )
 
+    def on(self, device: torch.device) -> "_Batch":
+        """Return the same on a device, and whose records these are where norms are exact."""
+        if device.type == "cpu":
+            return self
+        exact, persons, groups = exact_device(device), self.persons, self.groups
+        return replace(
+            self,
+            inputs=tuple(array.to(device) for array in self.inputs),
+            targets=self.targets.to(device),
+            persons=None if persons is None else persons.to(exact),
+            groups=None if groups is None else replace(groups, of=groups.of.to(exact)),
+        )
+
     @property
     def in_order(self) -> "_Batch":
         """The same with the records of a person, and those of a group, next to each other."""
@@ -215,7 +230,8 @@ class _Total:
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         ends = list(itertools.accumulate(parameter.numel() for parameter in parameters))
-        self.flat = torch.zeros(ends[-1], dtype=torch.float32, device=parameters[0].device)
+        where = exact_device(parameters[0].device)
+        self.flat = torch.zeros(ends[-1], dtype=torch.float32, device=where)
         self._slices = {
             id(parameter): self.flat[end - parameter.numel() : end].view(parameter.shape)
             for end, parameter in zip(ends, parameters, strict=True)
@@ -237,8 +253,10 @@ def _sum_in_chunks(
     model: nn.Module, source: GradientSource, batch: _Batch, chunk_size: int | None
 ) -> torch.Tensor:
     if chunk_size is None and len(batch.targets) > 1:
-        chunk_size = records_at_once(model, source, batch.inputs, batch.targets)
-    return _sum(source, trainable_parameters(model), replace(batch, chunk_size=chunk_size or 1))
+        first = batch[:1].on(trainable_parameters(model)[0].device)
+        chunk_size = records_at_once(model, source, first.inputs, first.targets)
+    whole = replace(batch, chunk_size=chunk_size or 1)
+    return _sum(source, trainable_parameters(model), whole).cpu()
 
 
 def _sum(source: GradientSource, parameters: list[nn.Parameter], batch: _Batch) -> torch.Tensor:
@@ -246,9 +264,10 @@ def _sum(source: GradientSource, parameters: list[nn.Parameter], batch: _Batch) 
     total = _Total(parameters)
     for part, is_too_large in batch.parts():
         if not is_too_large:
-            gradients = source.gradients(part.inputs, part.targets)
+            here = part.on(parameters[0].device)
+            gradients = source.gradients(here.inputs, here.targets)
             sums = clipped_sums(
-                gradients, part.clip_norm, part.persons, part.groups, clipping=part.clipping
+                gradients, part.clip_norm, here.persons, here.groups, clipping=part.clipping
             )
             total.add(sums)
         elif part.groups is not None:
@@ -263,6 +282,7 @@ def _mean(source: GradientSource, parameters: list[nn.Parameter], person: _Batch
     """Return the mean of one person's gradients, with NaN in it if a record has no gradient."""
     total = _Total(parameters)
     for part, _ in replace(person, persons=None).parts():
-        gradients = source.gradients(part.inputs, part.targets)
+        here = part.on(parameters[0].device)
+        gradients = source.gradients(here.inputs, here.targets)
         total.add(shares_of_mean(gradients, len(person.targets)))
     return total.flat

@@ -43,16 +43,14 @@ def records_at_once(
 
     Args:
         model: The model.
-        source: Of its gradients; asked for that of the first record if records of this shape are
-            new to the model.
-        inputs: Records, at least one.
-        targets: Their targets.
+        source: Of its gradients; asked for one if records of this shape are new to the model.
+        inputs: One record.
+        targets: Its target.
     """
     known = _measured.setdefault(model, {})
     shapes = tuple(one.shape[1:] for one in inputs)
     if shapes not in known:
-        first = tuple(one[:1] for one in inputs)
-        known[shapes] = _numbers(model, source, first, targets[:1])
+        known[shapes] = _numbers(model, source, inputs, targets)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return max(1, max(_CHUNK_NUMBERS, _CHUNK_MODELS * parameters) // known[shapes])
 

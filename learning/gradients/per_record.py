@@ -87,6 +87,11 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits, targets, reduction="none")
 
 
+def exact_device(device: torch.device) -> torch.device:
+    """Return where norms are computed: on the device itself, if it knows double precision."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 def square_norms_of(gradients: torch.Tensor) -> torch.Tensor:
     """Return the squared L2 norm of each row in double precision, whose rounding is 10⁻¹⁶ of it.
 
@@ -107,7 +112,7 @@ def denormals_flushed() -> Iterator[None]:
 
     Otherwise the time that a gradient takes would reveal something about the data.
     """
-    before = bool(torch.full((1,), _DENORMAL).mul_(1) == 0)
+    before = bool(torch.full((1,), _DENORMAL, device="cpu").mul_(1) == 0)
     torch.set_flush_denormal(True)
     try:
         yield

@@ -66,7 +66,7 @@ class WordRows:
 
     def weighted_sum(self, factors: torch.Tensor) -> Weighted:
         """Yield the weight with its sum."""
-        summed = torch.zeros_like(self.parameter)
+        summed = self.rows.new_zeros(self.parameter.shape)
         yield self.parameter, summed.index_add_(0, self.words, self._weighted(factors))
 
     def _weighted(self, factors: torch.Tensor) -> torch.Tensor:

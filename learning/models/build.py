@@ -10,10 +10,12 @@ import torch
 from torch import nn
 
 from coinflower.accounting.errors import UserError
+from coinflower.learning.models.frozen import WeightFiles
 from coinflower.learning.models.images import Digits, PaperCnn, Resnet18Gn
 from coinflower.learning.models.options import Shape
 from coinflower.learning.models.rows import LinearModel, Mlp
 from coinflower.learning.models.sequences import Gru, Transformer
+from coinflower.learning.models.tuning import ALL_OF_IT, FineTuning
 from coinflower.learning.own_code import blamed_on_its_author, own_function
 from coinflower.learning.vision import mending_torchvision
 from coinflower.protocol.strict import decode
@@ -49,6 +51,7 @@ def build_model(
     classes: int,
     row_shape: Shape | None = None,
     options: Mapping[str, Any] | None = None,
+    tuning: FineTuning = ALL_OF_IT,
     seed: int = 0,
 ) -> nn.Module:
     """Return a model that maps a batch of rows to one row of numbers per record.
@@ -62,35 +65,49 @@ def build_model(
         classes: How many numbers it answers with: one per class, label or quantity to predict.
         row_shape: Shape of a record, without the batch; for models that are made to measure.
         options: Options of the model; your own function takes them as keywords.
+        tuning: What it begins with, and which of its parts are trained.
         seed: Seed of the initial weights.
 
     Raises:
         ValueError: If the name is unknown or does not lead to a model, an option is unknown or out
-            of range, or the shape is missing or not one that the model takes.
+            of range, the shape is missing or not one that the model takes, or weights or parts are
+            not those of the model.
     """
     build = _builder(name, classes, row_shape, dict(options or {}))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         with blamed_on_its_author(f"model {name!r}"):
             model = mending_torchvision(build)
-    if not isinstance(model, nn.Module):
-        raise UserError(
-            f"model {name!r} returned {type(model).__name__}; it must return a torch nn.Module"
-        )
+        if not isinstance(model, nn.Module):
+            raise UserError(
+                f"model {name!r} returned {type(model).__name__}; it must return a torch nn.Module"
+            )
+        tuning.apply(model)
     return model
 
 
-def model_of(terms: Terms) -> nn.Module:
+def model_of(terms: Terms, files: WeightFiles | None = None) -> nn.Module:
     """Return the model that the terms name.
 
+    Args:
+        terms: The terms.
+        files: Where pretrained weights are. Without, the model has the right layers and the wrong
+            weights, which is enough to count its parameters.
+
     Raises:
-        ValueError: As `build_model`.
+        ValueError: As `build_model`, or the pretrained weights are not here.
     """
+    pretrained = None
+    if terms.pretrained is not None and files is not None:
+        pretrained = files.find(terms.pretrained)
     return build_model(
         terms.model,
         classes=terms.classes,
         row_shape=terms.row_shape,
         options=terms.model_options,
+        tuning=FineTuning(
+            pretrained=pretrained, trained_parts=terms.trained_parts, lora_rank=terms.lora_rank
+        ),
     )
 
 

@@ -17,9 +17,9 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def flatten_parameters(model: nn.Module) -> torch.Tensor:
-    """Return a float32 copy of the learned parameters as one vector."""
+    """Return a float32 copy of the learned parameters as one vector in the processor's memory."""
     flat = [parameter.detach().reshape(-1) for parameter in trainable_parameters(model)]
-    return torch.cat(flat).to(torch.float32, copy=True)
+    return torch.cat(flat).to("cpu", torch.float32, copy=True)
 
 
 def load_parameters(model: nn.Module, flat: torch.Tensor | NDArray[np.float32]) -> None:

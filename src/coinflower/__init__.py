@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from coinflower.accounting.mechanism import Round
     from coinflower.accounting.questions import epsilon, epsilon_at_least, noise_multiplier, rounds
     from coinflower.federation import ClientResult, RunResult, run
+    from coinflower.learning.models.saving import load_model
 
 __all__ = [
     "Budget",
@@ -27,6 +28,7 @@ __all__ = [
     "RunResult",
     "epsilon",
     "epsilon_at_least",
+    "load_model",
     "noise_multiplier",
     "rounds",
     "run",
@@ -41,6 +43,7 @@ _HOMES = {
     "RunResult": "coinflower.federation",
     "epsilon": "coinflower.accounting.questions",
     "epsilon_at_least": "coinflower.accounting.questions",
+    "load_model": "coinflower.learning.models.saving",
     "noise_multiplier": "coinflower.accounting.questions",
     "rounds": "coinflower.accounting.questions",
     "run": "coinflower.federation",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -77,6 +77,10 @@ def run(
     unit: str = Unit.RECORD,
     model: str | None = None,
     model_options: Mapping[str, Any] | None = None,
+    pretrained: str | Path | None = None,
+    trained_parts: Sequence[str] = (),
+    lora_rank: int = 0,
+    device: str = "cpu",
     task: str | None = None,
     task_options: Mapping[str, Any] | None = None,
     clients: int,
@@ -103,6 +107,10 @@ def run(
         model: linear, mlp, digits, paper-cnn, resnet18-gn, gru, transformer or
             package.module:function; chosen by the data if left out.
         model_options: Options of the model, such as ``{"widths": [64, 32]}``.
+        pretrained: A safetensors file of public weights that the model begins with.
+        trained_parts: Beginnings of the names of the parameters that are trained; all if left out.
+        lora_rank: Rank of what is learned beside each frozen Linear layer (LoRA).
+        device: Where gradients are computed: cpu, cuda, mps, or auto for the best there is.
         task: classification, binary, multilabel, regression or package.module:Task; chosen by the
             targets if left out.
         task_options: Options of the task, such as ``{"class_weights": [1, 5]}``.
@@ -125,7 +133,7 @@ def run(
     """
     from coinflower.deploy.local.cluster import Plan, prepare
     from coinflower.deploy.local.local_run import collect_results, run_cluster
-    from coinflower.learning import Update
+    from coinflower.learning import FineTuning, Update
     from coinflower.report.run import report_local_run
 
     chosen = parse_mode(mode)
@@ -143,6 +151,12 @@ def run(
         unit=parse_unit(unit),
         model=model,
         model_options=dict(model_options or {}),
+        tuning=FineTuning(
+            pretrained=None if pretrained is None else Path(pretrained),
+            trained_parts=tuple(trained_parts),
+            lora_rank=lora_rank,
+        ),
+        device=device,
         task=task,
         task_options=dict(task_options or {}),
         mode=chosen,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from coinflower.client.gradient_sums import GradientSums
+from coinflower.client.model import ModelRules
 from coinflower.learning import Records
 from coinflower.protocol.modes import Mode
 from tests.support.participants import (
@@ -57,7 +58,8 @@ def test_batch_sizes_follow_q_and_no_other_rate(
     more = Records(
         inputs=np.concatenate([data.inputs] * copies), targets=np.tile(data.targets, copies)
     )
-    monkeypatch.setattr(participant, "_gradients", GradientSums(more, recorder, LENGTH))
+    sums = GradientSums(more, recorder, ModelRules(most_parameters=LENGTH))
+    monkeypatch.setattr(participant, "_gradients", sums)
     for round_ in range(1, rounds + 1):
         participant.gradient_sum(terms, round_, weights)
     sizes, trials = np.array(recorder.batches), 30 * copies

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from coinflower.learning import build_model, flatten_parameters
+from coinflower.accounting.errors import UserError
+from coinflower.learning import build_model, flatten_parameters, hash_of_weights, load_model
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.server.app import main, run
@@ -21,6 +23,7 @@ from coinflower.server.attendance import TooFewClientsError
 from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.journal import METRICS, Journal, MetricsReader, read_metrics, read_status
 from coinflower.server.settings import Settings, save_settings
+from tests.support import own_models
 
 Make = Callable[..., Any]
 
@@ -65,6 +68,53 @@ def test_the_model_is_left_behind_under_the_names_of_its_layers(federation: Make
     final = fed.checkpoints().load()
     assert np.array_equal(flatten_parameters(model).numpy(), final.weights)
     assert not np.array_equal(final.weights, fed.initial())
+
+
+@pytest.mark.parametrize("name", [own_models.RECURRENT, own_models.TIED])
+def test_a_model_whose_weights_share_memory_is_left_behind_too(federation: Make, name: str) -> None:
+    allowed = {index: {"models": [name]} for index in range(3)}
+    fed = federation(model=name, policy=allowed)
+    train(fed)
+    final = fed.checkpoints().load()
+    model = load_model(fed.state)
+    assert np.array_equal(flatten_parameters(model).numpy(), final.weights)
+    (fed.state / "model.safetensors").unlink()  # as if saving had failed
+    train(fed, resume=True)
+    assert (fed.state / "model.safetensors").exists()
+
+
+def test_a_model_that_cannot_be_saved_shows_before_anybody_pays(federation: Make) -> None:
+    allowed = {index: {"models": [own_models.EXTRA]} for index in range(3)}
+    fed = federation(model=own_models.EXTRA, policy=allowed)
+    with pytest.raises(UserError, match="the model cannot be saved"):
+        train(fed)
+    assert fed.grid.events == []
+
+
+def test_a_model_begins_with_public_weights_and_only_what_is_trained_travels(
+    federation: Make, tmp_path: Path
+) -> None:
+    made: dict[str, Any] = {"row_shape": (1, 8, 8), "options": {"widths": [16]}}
+    public = build_model("mlp", classes=10, **made, seed=9)
+    file = tmp_path / "public.safetensors"
+    save_file(public.state_dict(), file)
+    fed = federation(
+        policy={index: {"models": ["mlp"], "pretrained": [str(file)]} for index in range(3)},
+        **{"model": "mlp", "row_shape": (1, 8, 8), "model_options": {"widths": [16]}},
+        pretrained=hash_of_weights(file),
+        trained_parts=("3",),
+        lora_rank=2,
+    )
+    with pytest.raises(UserError, match="which no file here has"):
+        train(fed)
+    assert fed.grid.events == []
+    train(fed, pretrained=file)
+    assert len(fed.checkpoints().load().weights) == 16 * 10 + 10 + 2 * (64 + 16)
+    trained = load_model(fed.state).state_dict()
+    assert trained.keys() == public.state_dict().keys()
+    assert torch.equal(trained["1.bias"], public.state_dict()["1.bias"])
+    moved = trained["1.weight"] - public.state_dict()["1.weight"]
+    assert torch.linalg.matrix_rank(moved, rtol=1e-4) == 2
 
 
 def test_every_round_leaves_a_line_and_accuracy_every_few(federation: Make) -> None:
