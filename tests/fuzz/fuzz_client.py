@@ -34,7 +34,8 @@ from tests.support.builders import make_owner, make_terms
 SAMPLES, CLASSES = 12, 3
 LENGTH = 4 * CLASSES + CLASSES
 KINDS = ("query.enrol", "query.invite", "train.gradient", "query.other", "train")
-MODES = tuple(mode for mode in Mode if mode.is_private)
+# Without a notary's voucher, mode masked charges and answers nothing: there is nothing to check.
+MODES = tuple(mode for mode in Mode if mode.is_private and not mode.masks_sums)
 DECLARED = (UnreachableError, ForgottenError, RejectedError, LostMessageError)
 
 

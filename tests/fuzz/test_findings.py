@@ -23,6 +23,7 @@ from coinflower.client.node.link import Link, UnreachableError
 from coinflower.client.node.polling_group import PollingGroup
 from coinflower.client.node.private_key import load_private_key
 from coinflower.deploy.keys.key_files import load_public_key
+from coinflower.flower_internals import runtime as flower_runtime
 from coinflower.flower_internals.messages import as_task
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
@@ -181,7 +182,12 @@ def test_terms_that_would_take_minutes_to_price_are_refused(extreme: dict[str, f
         terms.round_cost(30)
 
 
-def test_a_malformed_reply_counts_against_its_sender_alone() -> None:
+def test_a_malformed_reply_counts_against_its_sender_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        flower_runtime, "pull_object", lambda superlink, _, request: superlink.pull_object(request)
+    )
     runtime = _Runtime()
     broken = framed("RecordDict", [], b"this is no JSON")
     head = framed("Message", [object_id(broken)], b"")
