@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from coinflower.accounting.analyses.names import SCHEMES
 from coinflower.accounting.composition.calibration import Split
 from coinflower.accounting.rounding import rounded_down, rounded_up
-from coinflower.cli import plan as cli_plan
 from coinflower.cli.main import app
+from coinflower.protocol import planner
 
 PROGRAM = Path(sys.executable).parent / "coinflower"
 SCENARIO_1 = "-p 0.001 -q 0.1 -d 30"
@@ -311,7 +311,7 @@ def test_plan_offers_splits_with_the_least_noise_first():
 
 def test_plan_prints_a_table_and_warns(monkeypatch):
     monkeypatch.setattr(
-        cli_plan,
+        planner,
         "splits_for_batch",
         lambda *_, **__: [Split(p=0.5, q=0.02, sigma=1.25, epsilon=0.99)],
     )
