@@ -44,7 +44,7 @@ COMMANDS = (
     ),
     Later(
         "plan",
-        "plan:plan",
+        "planning.plan:plan",
         "Find p, q, cap and σ for a budget; write terms, a policy and the commands to type.",
     ),
     Later(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from coinflower.accounting.errors import UserError
-from coinflower.cli.model_options import (
+from coinflower.cli.options.model import (
     LoraRank,
     ModelOptions,
     TrainedParts,

@@ -11,8 +11,8 @@ import click
 import typer
 
 from coinflower.accounting.errors import UserError
-from coinflower.cli.masked_options import Colluders, Threshold
-from coinflower.cli.model_options import (
+from coinflower.cli.options.masked import Colluders, Threshold
+from coinflower.cli.options.model import (
     ClippingOption,
     DeviceOption,
     LoraRank,
@@ -23,11 +23,8 @@ from coinflower.cli.model_options import (
     make_tuning,
     parse_options,
 )
-from coinflower.cli.output import JsonFlag, number, print_json, print_table
-from coinflower.cli.privacy import Cap
-from coinflower.cli.sources import Download, Partition, Schema, UnitName
-from coinflower.cli.stated import refuse_beside
-from coinflower.cli.task_options import (
+from coinflower.cli.options.sources import Download, Partition, Schema, UnitName
+from coinflower.cli.options.task import (
     ClassWeights,
     HuberThreshold,
     LossName,
@@ -35,7 +32,7 @@ from coinflower.cli.task_options import (
     TaskOptions,
     make_task_options,
 )
-from coinflower.cli.update_options import (
+from coinflower.cli.options.update import (
     AveragingOption,
     LearningRateOption,
     MomentumOption,
@@ -46,6 +43,9 @@ from coinflower.cli.update_options import (
     WeightDecayOption,
     make_update,
 )
+from coinflower.cli.output import JsonFlag, number, print_json, print_table
+from coinflower.cli.privacy import Cap
+from coinflower.cli.stated import refuse_beside
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 from coinflower.protocol.modes import Mode, parse_mode

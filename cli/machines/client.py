@@ -22,7 +22,7 @@ from coinflower.cli.machines.options import (
     HealthHost,
     HealthPort,
 )
-from coinflower.cli.model_options import DeviceOption
+from coinflower.cli.options.model import DeviceOption
 from coinflower.client.page.access import parse_address
 from coinflower.deploy.keys.key_files import require_private
 from coinflower.deploy.machines.logs import LogFormat, LogFormatOption, start_logging

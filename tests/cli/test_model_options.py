@@ -1,7 +1,7 @@
 import pytest
 
 from coinflower.accounting.errors import UserError
-from coinflower.cli.model_options import parse_options
+from coinflower.cli.options.model import parse_options
 
 
 def test_options_of_a_model_are_numbers_lists_flags_or_texts():

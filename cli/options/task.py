@@ -8,7 +8,7 @@ import click
 import typer
 
 from coinflower.accounting.errors import UserError
-from coinflower.cli.model_options import parse_options
+from coinflower.cli.options.model import parse_options
 from coinflower.protocol.strict import Options
 
 TaskName = Annotated[

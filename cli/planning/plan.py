@@ -15,11 +15,11 @@ from coinflower.accounting.composition.secrecy import pays_in_epsilon, why_no_se
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
-from coinflower.cli.masked_options import Colluders, Threshold
+from coinflower.cli.options.masked import Colluders, Threshold
 from coinflower.cli.output import JsonFlag, as_json_text, print_json
-from coinflower.cli.plan_proxy import load_proxy, tune_on
-from coinflower.cli.plan_questions import ask_for_batch, ask_for_missing
-from coinflower.cli.plan_tables import print_batches, print_choices, print_grid, print_proposal
+from coinflower.cli.planning.proxy import load_proxy, tune_on
+from coinflower.cli.planning.questions import ask_for_batch, ask_for_missing
+from coinflower.cli.planning.tables import print_batches, print_choices, print_grid, print_proposal
 from coinflower.cli.privacy import SCHEME_HELP, warn_of_scheme
 from coinflower.deploy.terminal import say, warn
 from coinflower.protocol.choices import Choice, weighing
