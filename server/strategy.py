@@ -9,7 +9,6 @@ arrive, noise is added (or, in mode ``masked``, notaries take the masks off), th
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -21,19 +20,15 @@ from coinflower.accounting.errors import UserError
 from coinflower.learning import Optimizer, Randomness, Update, mean_gradient
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
-from coinflower.server.aggregation import RunningSum
 from coinflower.server.attendance import Attendance
 from coinflower.server.checkpoint import Checkpoint, CheckpointFolder, Vector
 from coinflower.server.echoes import Echoes
 from coinflower.server.grid import PromptGrid
-from coinflower.server.invitations import Invitations
 from coinflower.server.journal import RoundReport
-from coinflower.server.lateness import Enough, Lateness
-from coinflower.server.masked.masked_sum import MaskedSum
-from coinflower.server.masked.opening import Opening
+from coinflower.server.lateness import Enough
 from coinflower.server.pace import Pace
-from coinflower.server.questions import question
-from coinflower.server.roster import Roster, SizeLimits
+from coinflower.server.roster import SizeLimits
+from coinflower.server.rounds import Rounds
 
 logger = logging.getLogger("coinflower.server")
 
@@ -58,13 +53,8 @@ class RandomParticipation(Strategy):
         on_round: Called after every round with the model to keep.
     """
 
-    _roster: Roster  # this and what follows: from `start` on
-    _invitations: Invitations
-    _pace: Pace
-    _lateness: Lateness
+    _rounds: Rounds  # this and what follows: from `start` on
     _model: Optimizer
-    _received: RunningSum | MaskedSum
-    _opening: Opening
 
     def __init__(
         self,
@@ -92,8 +82,6 @@ class RandomParticipation(Strategy):
         self._enough = enough
         self._update = update_of(terms, update)
         self._round = 0
-        self._asked: dict[int, int] = {}
-        self._available: dict[int, int] = {}
 
     def start(
         self,
@@ -126,61 +114,32 @@ class RandomParticipation(Strategy):
             ValueError: The checkpoint is damaged, of other terms or of another model.
         """
         del train_config, evaluate_config, evaluate_fn
-        prompt = grid if isinstance(grid, PromptGrid) else PromptGrid(grid)
-        self._pace = Pace(self._round_seconds, timeout)
-        echoes = Echoes(self._checkpoints)
-        self._lateness = Lateness(self._enough, echoes)
-        self._roster = Roster(prompt, self._terms, timeout, self._sizes, echoes)
-        self._invitations = Invitations(
-            prompt, self._terms, self._roster, self._checkpoints, timeout
-        )
-        self._opening = Opening(
-            prompt, self._terms, self._roster.notaries, timeout, self._roster.expel
+        self._rounds = Rounds(
+            self._terms,
+            grid=grid if isinstance(grid, PromptGrid) else PromptGrid(grid),
+            checkpoints=self._checkpoints,
+            randomness=self._randomness,
+            attendance=self._attendance,
+            pace=Pace(self._round_seconds, timeout),
+            echoes=Echoes(self._checkpoints),
+            timeout=timeout,
+            sizes=self._sizes,
+            enough=self._enough,
         )
         self._restore(initial_arrays)
         result = Result()
         last = min(num_rounds, self._terms.rounds)
         first = max(self._round, self._checkpoints.used_through()) + 1
         if first <= last:  # a run that is complete needs nobody
-            self._attendance.wait(self._roster, gather=True)
+            self._rounds.wait(gather=True)
         for round_ in range(first, last + 1):
-            self._attendance.wait(self._roster)
-            self._on_round(self._play(round_, prompt), self._model.kept)
+            self._rounds.wait()
+            played = self._rounds.play(round_, self._model.weights)
+            if played.total is not None:
+                self._step(round_, played.total, played.declared_total)
+            self._on_round(played.report, self._model.kept)
         result.arrays = _arrays(self._model.kept)
         return result
-
-    def _play(self, round_: int, grid: PromptGrid) -> RoundReport:
-        asks_for_coins = not self._terms.mode.answers_always
-        models = self.configure_train(round_, ArrayRecord(), ConfigRecord(), grid)
-        self._pace.await_tick()
-        started = time.monotonic()
-        if asks_for_coins and self._pace.fixed:
-            # Before the models, whose number would show in when invitations come.
-            self._invitations.invite_ahead(round_)
-        pending = grid.push(models)
-        if asks_for_coins and not self._pace.fixed:
-            self._invitations.invite_ahead(round_)
-        replies = self._lateness.collect(grid, pending, self._pace.answer_seconds())
-        self.aggregate_train(round_, replies)
-        # On a clock, only participants can be late or fail. Others must not see that they did: if
-        # the next invitation is answered all is well, and if it is not, that is not due to coins.
-        if not (asks_for_coins and self._pace.fixed):
-            silent = self._lateness.silent(pending, started + self._pace.reply_seconds)
-            self._roster.went_silent(silent | self._received.dropped)
-        return RoundReport(
-            round=round_,
-            available=len(self._available),
-            participants=len(self._asked),
-            answered=len(self._received.answered),
-            dropped=len(self._received.dropped),
-            expected_batch=self._expected_batch(),
-            seconds=time.monotonic() - started,
-            received_bytes=self._received.received_bytes,
-        )
-
-    def _expected_batch(self) -> float:
-        share = self._terms.p if self._terms.mode.answers_always else 1.0
-        return share * self._terms.q * sum(self._asked.values())
 
     def configure_train(
         self,
@@ -189,63 +148,16 @@ class RandomParticipation(Strategy):
         config: ConfigRecord,
         grid: Grid | PromptGrid,
     ) -> Iterable[Message]:
-        """Return the messages of a round: the model, to those whose coin said yes.
-
-        Rounds are used up on disk before anybody hears of them. The model is the strategy's own.
-        """
+        """Return the messages of a round; `start` plays rounds without it."""
         del arrays, config, grid
-        if self._terms.mode.answers_always:
-            self._checkpoints.use_rounds_through(server_round)
-            self._asked = self._lateness.to_ask(self._roster.present, self._attendance.least)
-            self._available = self._asked
-        else:
-            coins = self._invitations.coins(server_round, self._pace.coin_seconds())
-            # A client that failed since its coins came still counts: only participants can fail,
-            # and their absence would show in the size of the step.
-            online = self._roster.online
-            self._available = {node: online[node] for node in coins if node in online}
-            present = self._roster.present
-            self._asked = {node: size for node, size in present.items() if coins.get(node)}
-        weights = messages.vector_to_view(self._model.weights)
-        content = question(self._terms, {messages.ROUND: server_round}, weights=weights)
-        return [
-            Message(
-                self._roster.beside(content, node),
-                dst_node_id=node,
-                message_type=f"train.{messages.GRADIENT}",
-                ttl=self._pace.reply_seconds,
-            )
-            for node in self._asked
-        ]
+        return self._rounds.questions(server_round, self._model.weights)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Add up the replies as they come; with enough clients, add noise, scale and step.
-
-        Returns nothing: the model is the strategy's own.
-        """
-        kind = MaskedSum if self._terms.mode.masks_sums else RunningSum
-        received = self._received = kind(self._terms, self._model.weights.size, self._asked)
-        for reply in replies:
-            self._roster.echoes.note_answer(reply)
-            received.add(reply)
-            del reply  # or it would stay while the next one comes
-        self._pace.await_end_of_answers()
-        self._roster.echoes.save()
-        if self._terms.mode.answers_always:
-            self._available = {node: self._asked[node] for node in received.answered}
-        if self._attendance.suffices(len(self._available), server_round, self._roster):
-            total = self._total(server_round, received)
-            if total is not None:
-                self._step(server_round, total)
+        """Return nothing: `start` adds up what comes, and the model is the strategy's own."""
+        del server_round, replies
         return None, None
-
-    def _total(self, round_: int, received: RunningSum | MaskedSum) -> Vector | None:
-        """Return the noisy sum of a round; None if it cannot be opened."""
-        if isinstance(received, MaskedSum):
-            return self._opening.open(round_, received)
-        return received.noisy_total(self._randomness)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -290,12 +202,9 @@ class RandomParticipation(Strategy):
             Checkpoint(weights=model.weights, memory=model.memory, round=self._round)
         )
 
-    def _step(self, round_: int, total: Vector) -> None:
+    def _step(self, round_: int, total: Vector, declared_total: int) -> None:
         gradient = mean_gradient(
-            total,
-            p=self._terms.p,
-            q=self._terms.q,
-            declared_total=sum(self._available.values()),
+            total, p=self._terms.p, q=self._terms.q, declared_total=declared_total
         )
         self._model.step(gradient, round_)
         if not np.isfinite(self._model.weights).all():
