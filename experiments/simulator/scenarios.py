@@ -19,8 +19,8 @@ from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.simulator import CENTRAL, Noise
 from coinflower.learning import Dataset, Records, load_data, partition, with_test_part
-from coinflower.learning.data.partitions import file_count
-from coinflower.learning.data.persons import Units, units_of
+from coinflower.learning.data.partitions import file_count, units_to_share
+from coinflower.learning.data.persons import Units
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.unit import Unit
 
@@ -143,7 +143,7 @@ def federate(
     Raises:
         ValueError: The data cannot be shared out so.
     """
-    units = units_of(data.train, unit, data.name)
+    units = units_to_share(data, how, unit)
     parts = _shares(setting, data, units, how, clients, seed, unit)
     members = np.concatenate(parts)
     sizes = np.array([len(part) for part in parts], dtype=np.int64)

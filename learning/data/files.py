@@ -82,11 +82,7 @@ def _together(folder: Path, parts: Sequence[Records], targets: DTypeLike) -> Rec
             )
     persons = None
     if all(part.persons is not None for part in parts):
-        # Nobody is in two files: each numbers its own people.
-        first_numbers = np.cumsum([0] + [_above(part) for part in parts])
-        persons = np.concatenate(
-            [part.persons + number for part, number in zip(parts, first_numbers, strict=False)]
-        )
+        persons = np.concatenate([part.persons for part in parts])
     inputs, *more = (
         np.concatenate(each) for each in zip(*(part.arrays for part in parts), strict=True)
     )
@@ -100,11 +96,6 @@ def _together(folder: Path, parts: Sequence[Records], targets: DTypeLike) -> Rec
         schema=first.schema,
         target_scale=first.target_scale,
     )
-
-
-def _above(part: Records) -> int:
-    assert part.persons is not None
-    return int(part.persons.max(initial=0)) + 1
 
 
 def _sum(readings: Sequence[Reading]) -> Reading:

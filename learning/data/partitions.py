@@ -40,7 +40,7 @@ def partition(
     """
     if how not in HOW:
         raise UserError(f"partition = {how!r} must be one of {', '.join(HOW)}")
-    units = units_of(dataset.train, unit, dataset.name)
+    units = units_to_share(dataset, how, unit)
     if not 1 <= clients <= len(units):
         raise UserError(
             f"clients = {clients} must lie in 1 to {len(units)}, the number of training {unit}s of "
@@ -56,6 +56,24 @@ def partition(
     else:
         parts = np.array_split(generator.permutation(len(units)), clients)
     return [np.sort(units.rows_of(part)) for part in parts]
+
+
+def units_to_share(dataset: Dataset, how: str, unit: Unit) -> Units:
+    """Return what is given out whole.
+
+    If every file is one client, somebody in two files is at two clients, each of which protects the
+    rows that it has.
+
+    Raises:
+        UserError: As `units_of`, or there are no files.
+    """
+    units = units_of(dataset.train, unit, dataset.name)
+    if how != "files" or unit is Unit.RECORD:
+        return units
+    file = np.zeros(len(dataset.train), dtype=np.int64)
+    for number, rows in enumerate(_files(dataset).values()):
+        file[rows] = number
+    return Units.numbered(np.unique(file * len(units) + units.of, return_inverse=True)[1])
 
 
 def _labels(dataset: Dataset, units: Units) -> Rows:
@@ -74,12 +92,16 @@ def file_count(dataset: Dataset) -> int:
     Raises:
         UserError: It is not a folder of such files.
     """
+    return len(_files(dataset))
+
+
+def _files(dataset: Dataset) -> dict[str, Rows]:
     if dataset.files is None:
         raise UserError(
             f"partition by files needs a folder of .csv, .parquet or .npz files, one for each "
             f"client, but {dataset.name} is none"
         )
-    return len(dataset.files)
+    return dataset.files
 
 
 def _by_file(dataset: Dataset, clients: int) -> list[Rows]:
@@ -88,7 +110,7 @@ def _by_file(dataset: Dataset, clients: int) -> list[Rows]:
             f"clients = {clients} must be {file_count(dataset)}, the number of files of "
             f"{dataset.name}, or be left out"
         )
-    parts = dataset.files or {}
+    parts = _files(dataset)
     for name, rows in parts.items():
         if len(rows) == 0:
             raise UserError(f"{name} of {dataset.name} has no rows left to train on")

@@ -6,7 +6,6 @@ All of it is for the data owner: it goes to the log on the owner's machine, and 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
+from coinflower.learning.data.person_ids import persons_of
 from coinflower.learning.data.records import Records
 from coinflower.learning.data.rows import Rows
 from coinflower.protocol.foreign import printable
@@ -172,25 +172,11 @@ def are_numbers(*targets: NDArray[Any]) -> bool:
 
 
 def _as_persons(persons: NDArray[Any] | None) -> tuple[Rows | None, list[Fault]]:
-    """Return one number for each different id, and which ids are blank."""
+    """Return the number of each person, and which rows are nobody's."""
     if persons is None:
         return None, []
-    if persons.ndim == 1 and persons.dtype.kind == "O":  # such as a column of pandas'
-        persons = np.array(["" if _is_missing(one) else str(one) for one in persons], "U")
-    if persons.ndim != 1 or persons.dtype.kind not in "iuUS":
-        raise UserError(
-            f"persons of shape {persons.shape} and type {persons.dtype} must be a vector of "
-            "integers or texts"
-        )
-    numbers = np.unique(persons, return_inverse=True)[1].astype(np.int64)
-    if persons.dtype.kind in "iu":
-        return numbers, []
-    blank = np.char.str_len(np.char.strip(persons)) == 0
-    return numbers, [Fault(rows=blank, why=lambda _: "nobody knows whose it is")]
-
-
-def _is_missing(value: object) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    numbers, nobody = persons_of(persons)
+    return numbers, [Fault(rows=nobody, why=lambda _: "nobody knows whose it is")]
 
 
 def _fault_of_numbers(targets: NDArray[Any]) -> Fault:

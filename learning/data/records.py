@@ -25,7 +25,7 @@ class Records:
         more_inputs: Further arrays of the same rows, for a model that takes several: it is called
             as ``model(inputs, *more_inputs)``.
         persons: Whose row each is, int64; rows of equal numbers are one person's. None if nobody
-            said. The numbers mean nothing outside of these records.
+            said. An id has the same number in all files (`coinflower.learning.data.person_ids`).
         schema: Hash of the schema that a table was read by; None for what is no table.
         target_scale: How much of its own unit is 1 in each number of a target; None if targets are
             as they were.

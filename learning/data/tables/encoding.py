@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
+from coinflower.learning.data.person_ids import numbers_of
 from coinflower.learning.data.reading import Fault, Mask
 from coinflower.learning.data.tables.schema import Column, Kind, Schema, normal
 
@@ -62,15 +63,17 @@ class Encoder:
         return np.stack(found, axis=1).astype(np.float32)
 
     def persons(self) -> NDArray[np.int64] | None:
-        """Return one number per person."""
+        """Return the number of each row's person."""
         name = self.schema.person
         if name is None:
             return None
         texts, missing = self._texts(name)
-        missing |= _mask(pc.equal(texts, ""))  # whatever else the schema takes for missing
+        different = pc.fill_null(texts, "").dictionary_encode()
+        numbers, nobody = numbers_of(different.dictionary.to_pylist())
+        row = np.asarray(different.indices, dtype=np.int64)
+        missing |= nobody[row]  # whatever else the schema takes for missing
         self._refuse(name, missing, lambda _: "is blank, so nobody knows whose row it is")
-        codes = pc.fill_null(texts, "").dictionary_encode().indices
-        return np.asarray(codes, dtype=np.int64)
+        return numbers[row]
 
     def _features(self, name: str, column: Column) -> Iterator[NDArray[Any]]:
         if column.kind is Kind.NUMBER:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coinflower.learning import Dataset, Records, load_data, partition, with_test_part
+from coinflower.learning.data.partitions import units_to_share
+from coinflower.learning.data.person_ids import numbers_of, persons_of
 from coinflower.learning.data.persons import units_of
 from coinflower.protocol.unit import Unit
 
@@ -57,14 +62,60 @@ def test_persons_are_whole_numbers() -> None:
         Records(inputs=np.zeros((2, 2)), targets=np.zeros(2, np.int64), persons=np.zeros(2))
 
 
-def test_equal_ids_in_two_files_are_two_persons(tmp_path: Path) -> None:
-    for name, ids in (("a", [0, 0, 5]), ("b", [-5, 0, 2**62])):
-        np.savez(tmp_path / name, x=np.ones((3, 2)), y=[0, 1, 0], persons=ids)
-    persons = load_data(str(tmp_path)).train.persons
-    assert persons is not None
-    assert len(set(persons[:3].tolist())) == 2
-    assert len(set(persons[3:].tolist())) == 3
-    assert not set(persons[:3].tolist()) & set(persons[3:].tolist())
+def test_equal_ids_in_two_files_of_one_owner_are_one_person(tmp_path: Path) -> None:
+    """A patient in the tables of two years is one person, however each year stored the id."""
+    (tmp_path / "schema.toml").write_text(
+        'target = "ill"\nperson = "patient"\n'
+        '[columns.age]\nkind = "number"\nrange = [0, 100]\n'
+        '[columns.ill]\nkind = "category"\nvalues = ["no", "yes"]\n'
+    )
+    (tmp_path / "2023.csv").write_text("patient,age,ill\n17,50,no\n17,51,yes\n x5 ,7,no\n")
+    # With a blank among them, pandas keeps whole numbers as floats.
+    (tmp_path / "2024.csv").write_text("patient,age,ill\n17.0,52,no\nx5,8,no\n1e+15,9,no\n")
+    ages = {"age": [1.0], "ill": ["no"]}
+    pa_parquet.write_table(pa.table({"patient": [17.0], **ages}), tmp_path / "2025.parquet")
+    pa_parquet.write_table(pa.table({"patient": [10**15], **ages}), tmp_path / "2026.parquet")
+    records = load_data(str(tmp_path), schema=tmp_path / "schema.toml").train
+    units = units_of(records, Unit.PERSON, "wards")
+    assert sorted(units.sizes.tolist()) == [2, 2, 4]
+
+
+def test_equal_ids_in_the_files_of_two_clients_are_two_persons(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        np.savez(tmp_path / name, x=np.ones((4, 2)), y=[0, 1, 0, 1], persons=[7, 7, 8, 9])
+    data = load_data(str(tmp_path))
+    units = units_to_share(data, "files", Unit.PERSON)
+    assert sorted(units.sizes.tolist()) == [1, 1, 1, 1, 2, 2]
+    parts = partition(data, clients=2, how="files", seed=0, unit=Unit.PERSON)
+    assert [units.count(rows) for rows in parts] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.array(["ann ", "bo"]), np.array(["bo", "ann"])),
+        (np.array(["Zo\u00eb", "bo"]), np.array(["bo", "Zoe\u0308"])),
+        (np.array([b"ann", b"17"]), np.array(["17", "ann"], dtype=object)),
+        (np.array([17, 3], dtype=np.uint8), np.array([3.0, 17.0], dtype=object)),
+        (np.array([17, -3], dtype=">i4"), np.array(["-3", "017"])),
+        (np.array([2**64 - 1, 5], dtype=np.uint64), np.array(["5", str(2**64 - 1)])),
+    ],
+)
+def test_an_id_is_the_same_however_it_is_stored(one: Any, other: Any) -> None:
+    (ours, _), (theirs, _) = persons_of(one), persons_of(other)
+    assert ours.tolist() == theirs[::-1].tolist()
+    assert ours[0] != ours[1]
+
+
+def test_an_id_that_says_nobody_is_blank() -> None:
+    ids = np.array([None, np.nan, np.float32("nan"), " ", "<NA>", "NaT", "ann", 0], dtype=object)
+    assert persons_of(ids)[1].tolist() == [True] * 6 + [False] * 2
+
+
+@given(st.text(max_size=60))
+def test_every_text_has_a_number(text: str) -> None:
+    numbers, _ = numbers_of([text, f" {text}"])
+    assert numbers[0] == numbers[1]
 
 
 @pytest.mark.parametrize("how", ["equal", "dirichlet", "writer"])

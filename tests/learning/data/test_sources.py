@@ -316,7 +316,7 @@ def test_an_own_function_returns_rows(own):
     assert data.train.inputs.shape == (4, 2)
     assert data.classes == 3
     assert data.train.persons is not None
-    assert data.train.persons.tolist() == [0, 0, 1, 1]
+    assert data.train.persons.tolist() == [5, 5, 6, 6]
 
 
 @pytest.mark.parametrize(
