@@ -12,9 +12,11 @@ from coinflower.accounting.errors import UserError
 from coinflower.cli.options.model import (
     LoraRank,
     ModelOptions,
+    RowShape,
     TrainedParts,
     make_tuning,
     parse_options,
+    parse_shape,
 )
 from coinflower.cli.output import JsonFlag, print_json
 from coinflower.deploy.terminal import say
@@ -38,9 +40,7 @@ def fingerprint_(
         ),
     ],
     outputs: Annotated[int, typer.Option(help="How many numbers it answers with.")] = 10,
-    row_shape: Annotated[
-        str | None, typer.Option(help="Shape of a record, such as 3,32,32; 12 for 12 columns.")
-    ] = None,
+    row_shape: RowShape = None,
     model_option: ModelOptions = None,
     trained_part: TrainedParts = None,
     lora_rank: LoraRank = 0,
@@ -58,7 +58,7 @@ def fingerprint_(
         built = build_model(
             name,
             classes=outputs,
-            row_shape=_shape(row_shape),
+            row_shape=parse_shape(row_shape),
             options=parse_options(model_option),
             tuning=make_tuning(None, trained_part, lora_rank),
         )
@@ -90,12 +90,3 @@ def _terms_in(path: Path) -> Terms:
     if not isinstance(fields, dict):
         raise UserError(f"{path} holds no terms.")
     return Terms.from_fields(fields)
-
-
-def _shape(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"--row-shape {text} must be integers, such as 3,32,32.") from None

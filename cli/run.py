@@ -11,38 +11,12 @@ import click
 import typer
 
 from coinflower.accounting.errors import UserError
+from coinflower.cli.options.bundles import bundling
+from coinflower.cli.options.learning import LearningOptions
 from coinflower.cli.options.masked import Colluders, Threshold
-from coinflower.cli.options.model import (
-    ClippingOption,
-    DeviceOption,
-    LoraRank,
-    ModelName,
-    ModelOptions,
-    Pretrained,
-    TrainedParts,
-    make_tuning,
-    parse_options,
-)
-from coinflower.cli.options.sources import Download, Partition, Schema, UnitName
-from coinflower.cli.options.task import (
-    ClassWeights,
-    HuberThreshold,
-    LossName,
-    TaskName,
-    TaskOptions,
-    make_task_options,
-)
-from coinflower.cli.options.update import (
-    AveragingOption,
-    LearningRateOption,
-    MomentumOption,
-    NesterovOption,
-    OptimizerOption,
-    ScheduleOption,
-    WarmUpOption,
-    WeightDecayOption,
-    make_update,
-)
+from coinflower.cli.options.model import DeviceOption
+from coinflower.cli.options.sources import Download, Partition
+from coinflower.cli.options.update import UpdateOptions
 from coinflower.cli.output import JsonFlag, number, print_json, print_table
 from coinflower.cli.privacy import Cap
 from coinflower.cli.stated import refuse_beside
@@ -50,7 +24,7 @@ from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.terms import usual_rounds_per_invitation
-from coinflower.protocol.unit import Unit, parse_unit
+from coinflower.protocol.unit import Unit
 
 _CLIENTS, _EPSILON, _DELTA = 10, 3.0, 1e-3
 # With --resume: how the run is played here and now, not what it is.
@@ -59,8 +33,10 @@ _OLDER_NODES = ("processes", "stock_nodes", "ray")
 _BESIDE_RESUME = ("resume", "no_privacy", "port", "nodes", *_OLDER_NODES, "as_json")
 
 
+@bundling
 def run(
     context: typer.Context,
+    *,
     clients: Annotated[
         int | None, typer.Option(help="Number of clients (default: 10, or one for each file).")
     ] = None,
@@ -69,13 +45,12 @@ def run(
         typer.Option(help="digits, mnist, cifar10, …, a folder, a .csv, .parquet or .npz file."),
     ] = "digits",
     download: Download = False,
-    schema: Schema = None,
+    learning: LearningOptions,
     partition: Partition = "equal",
     alpha: Annotated[
         float,
         typer.Option(help="Concentration of the Dirichlet partition; smaller is more skewed."),
     ] = 0.5,
-    unit: UnitName = "record",
     mode: Annotated[str, typer.Option(help=f"{', '.join(Mode)}.")] = "trusted",
     no_privacy: Annotated[
         bool, typer.Option("--no-privacy", help="Required for mode none, which protects nothing.")
@@ -86,7 +61,6 @@ def run(
     ] = None,
     q: Annotated[float, typer.Option("-q", help="Local sampling rate q.")] = 0.2,
     clip_norm: Annotated[float, typer.Option(help="Clip norm C; inf only without privacy.")] = 1.0,
-    clipping: ClippingOption = "flat",
     cap: Cap = math.inf,
     sigma: Annotated[
         float | None, typer.Option(help="Noise multiplier σ (default: calibrated to --epsilon).")
@@ -100,25 +74,8 @@ def run(
     rounds_per_invite: Annotated[
         int | None, typer.Option(help="Coins per invitation (default: 10, or all rounds if fewer).")
     ] = None,
-    model: ModelName = None,
-    model_option: ModelOptions = None,
-    pretrained: Pretrained = None,
-    trained_part: TrainedParts = None,
-    lora_rank: LoraRank = 0,
     device: DeviceOption = None,
-    task: TaskName = None,
-    loss: LossName = None,
-    huber_threshold: HuberThreshold = None,
-    class_weights: ClassWeights = None,
-    task_option: TaskOptions = None,
-    optimizer: OptimizerOption = "sgd",
-    learning_rate: LearningRateOption = None,
-    momentum: MomentumOption = None,
-    nesterov: NesterovOption = False,
-    weight_decay: WeightDecayOption = 0.0,
-    schedule: ScheduleOption = "constant",
-    warm_up_rounds: WarmUpOption = 0,
-    averaging: AveragingOption = None,
+    stepping: UpdateOptions,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 5,
     poll_seconds: Annotated[
         float, typer.Option(help="Seconds between the server's polls for replies.")
@@ -196,15 +153,12 @@ def run(
             clients=_CLIENTS if clients is None and partition != "files" else clients,
             data=data,
             download=download,
-            schema=schema,
             how=partition,
             alpha=alpha,
-            unit=parse_unit(unit),
             mode=chosen,
             p=chosen.usual_p if p is None else p,
             q=q,
             clip_norm=clip_norm,
-            clipping=clipping,
             cap=cap,
             sigma=sigma,
             epsilon=_EPSILON if epsilon is None and sigma is None else epsilon,
@@ -215,16 +169,9 @@ def run(
                 if rounds_per_invite is None
                 else rounds_per_invite
             ),
-            model=model,
-            model_options=parse_options(model_option),
-            tuning=make_tuning(pretrained, trained_part, lora_rank),
+            **learning.fields(),
             device=device or Plan.device,
-            task=task,
-            task_options=make_task_options(loss, huber_threshold, class_weights, task_option),
-            update=make_update(
-                *(optimizer, learning_rate, momentum, nesterov, weight_decay),
-                *(schedule, warm_up_rounds, averaging),
-            ),
+            update=stepping.update(),
             evaluate_every=evaluate_every,
             poll_seconds=poll_seconds,
             round_seconds=round_seconds,

@@ -30,6 +30,7 @@ from coinflower.learning.models.tuning import FineTuning
 from coinflower.learning.noise import FixedPoint, add_noise, fine_cell, make_noisy, noisy_counts
 from coinflower.learning.optimizer import Optimizer, Update
 from coinflower.learning.randomness import Randomness, SecureRandom, SeededRandom
+from coinflower.learning.subject import subject_of, tuning_fields
 from coinflower.learning.tasks.named import make_task, task_for, usual_task
 from coinflower.learning.tasks.task import Metrics, Task
 from coinflower.learning.update import evaluate, mean_gradient, measure
@@ -77,10 +78,12 @@ __all__ = [
     "saved_model",
     "shape_for",
     "size_of",
+    "subject_of",
     "task_for",
     "to_tensor",
     "trial",
     "try_out",
+    "tuning_fields",
     "usual_model_for",
     "usual_task",
     "with_test_part",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from coinflower.accounting import validation
 from coinflower.accounting.analyses.analysis import Analysis
@@ -13,6 +15,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.accounting.masked import chosen_shares
 from coinflower.protocol.choices import Choice, caps_for, ranked
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.unit import Unit
 
 PRIVACY = {"strict": 1.0, "balanced": 3.0, "loose": 8.0}
 """Wishes for privacy, as ε of the whole experiment."""
@@ -32,7 +35,7 @@ class Wishes:
 
     Attributes:
         clients: Number of clients.
-        d: Records of the largest client.
+        d: Records of the largest client, or persons if these are protected.
         rounds: Number of rounds.
         epsilon: What a record may lose in all.
         delta: At this δ.
@@ -42,7 +45,13 @@ class Wishes:
         data: Public data that measures accuracy, and that a trial is run on.
         model: Model; chosen by the data if None.
         classes: Number of classes.
-        parameters: Number of the model's parameters, which says how long a step's noise is.
+        parameters: Number of the model's trained parameters, which says how long a step's noise is.
+        all_parameters: Number of all its parameters, which policies have to allow.
+        unit: What is protected, and what ``d`` counts.
+        subject: What else the terms say of what is learned, by their names; it comes before
+            ``model`` and ``classes``.
+        schema: The schema, if the data are tables.
+        pretrained: The file of public weights that the model begins with, if any.
         experiment: Name of the experiment.
         notaries: Public keys of the notaries of mode masked.
         threshold: In that mode, how many clients an opened sum has at least; None chooses.
@@ -61,6 +70,11 @@ class Wishes:
     model: str | None = None
     classes: int = 10
     parameters: int = USUAL_PARAMETERS
+    all_parameters: int = 0
+    unit: Unit = Unit.RECORD
+    subject: Mapping[str, Any] = field(default_factory=dict)
+    schema: Path | None = None
+    pretrained: Path | None = None
     experiment: str = "experiment-1"
     notaries: tuple[str, ...] = ()
     threshold: int | None = None

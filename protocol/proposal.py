@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 from coinflower.accounting.composition.calibration import Split
 from coinflower.accounting.composition.compose import epsilon_after
@@ -16,13 +19,16 @@ from coinflower.protocol.choices import UPDATE, learning_rates, noise_share
 from coinflower.protocol.masked_terms import masked_fields
 from coinflower.protocol.planner import Wishes
 from coinflower.protocol.policy import Policy
+from coinflower.protocol.strict import Option
 from coinflower.protocol.terms import Terms, usual_model, usual_rounds_per_invitation
 
 _CLIP_NORM = 1.0
+_SCHEMA = "schema.toml"
 _POLICY_COMMENTS = {
     "data_set": "the name that the ledger bears: choose your own",
     "data": "a file or folder; see the guide",
-    "declared_size": "public bound on the number of records",
+    "schema": "the file beside this one; yours must have its hash",
+    "pretrained": "your copy of the public weights",
     "[budget]": "over all experiments on this data, ever",
 }
 _NOTARY_COMMANDS = [
@@ -89,23 +95,25 @@ class Proposal:
     @property
     def settings(self) -> str:
         """The server's settings file."""
+        wishes = self.wishes
+        data = str(Path(wishes.data).absolute()) if Path(wishes.data).exists() else wishes.data
         lines = [
             'state = "state"           # checkpoint, metrics, the model, the report',
-            f"test_data = {_quoted(self.wishes.data)}     # public data that measures accuracy",
-            f"least_clients = {max(1, self.wishes.clients // 2)}         # no step with fewer",
-            f"expected_clients = {self.wishes.clients}      # the first round waits for this many",
-            "",
-            "[terms]",
+            f"test_data = {_quoted(data)}     # public data that measures the model",
+            f"least_clients = {max(1, wishes.clients // 2)}         # no step with fewer",
+            f"expected_clients = {wishes.clients}      # the first round waits for this many",
         ]
-        fields = self.terms.to_fields()
-        lines += [f"{key} = {_toml(fields[key])}" for key in fields]
-        lines += ["", "[update]", *(f"{key} = {_toml(self.update[key])}" for key in self.update)]
-        return "\n".join([*lines, ""])
+        if wishes.schema is not None:
+            lines.append(f"schema = {_quoted(_SCHEMA)}    # the file beside this one")
+        if wishes.pretrained is not None:
+            lines.append(f"pretrained = {_quoted(str(wishes.pretrained.absolute()))}")
+        tables = tomli_w.dumps({"terms": self.terms.to_fields(), "update": self.update})
+        return "\n".join([*lines, "", tables])
 
     @property
     def policy(self) -> str:
         """A policy file that accepts the terms and nothing weaker; every owner's is alike."""
-        wishes = self.wishes
+        wishes, weights = self.wishes, self.wishes.pretrained
         policy = Policy.for_terms(
             self.terms,
             data_set="MY-DATA",
@@ -114,8 +122,12 @@ class Proposal:
             declared_size=wishes.d,
             budget=Budget(epsilon=wishes.epsilon, delta=wishes.delta),
             signing_key=Path("keys/MY-DATA.key") if self.terms.mode.masks_sums else None,
+            schema=None if wishes.schema is None else Path(_SCHEMA),
+            pretrained=() if weights is None else (Path("PATH/TO") / weights.name,),
+            most_parameters=wishes.all_parameters,
         )
-        return policy.to_toml(_POLICY_COMMENTS)
+        counted = f"public bound on the number of {wishes.unit}s"
+        return policy.to_toml({**_POLICY_COMMENTS, "declared_size": counted})
 
     @property
     def commands(self) -> dict[str, list[str]]:
@@ -127,6 +139,7 @@ class Proposal:
             f"--sigma {terms.noise_multiplier!r} --delta {wishes.delta!r} --rounds {terms.rounds} "
             f"--model {shlex.quote(terms.model)}"
         )
+        trial += "".join(f" --{name} {shlex.quote(value)}" for name, value in self._learning())
         trial += "".join(f" --{key.replace('_', '-')} {self.update[key]}" for key in self.update)
         trial += f" --cap {terms.cap!r}" * terms.is_capped
         notary = {"notary": _NOTARY_COMMANDS} if terms.mode.masks_sums else {}
@@ -146,11 +159,30 @@ class Proposal:
             ],
         }
 
+    def _learning(self) -> Iterator[tuple[str, str]]:
+        """Yield the options of a trial that say what is learned, where that is not the usual."""
+        terms, wishes = self.terms, self.wishes
+        if wishes.schema is not None:
+            yield "schema", str(wishes.schema)
+        if wishes.pretrained is not None:
+            yield "pretrained", str(wishes.pretrained)
+        for name in ("unit", "clipping", "task", "lora_rank"):
+            if name in terms.to_fields():
+                yield name.replace("_", "-"), str(getattr(terms, name))
+        for part in terms.trained_parts:
+            yield "trained-part", part
+        options = (("model-option", terms.model_options), ("task-option", terms.task_options))
+        for name, stated in options:
+            for key, value in stated.items():
+                yield name, f"{key}={_spelled(value)}"
+
     def figures(self) -> dict[str, Any]:
         """Return the proposal for programs."""
         return {
             "terms": self.terms.to_fields(),
             "terms_epsilon": self.epsilon,
+            "schema": _whereabouts(self.wishes.schema),
+            "pretrained": _whereabouts(self.wishes.pretrained),
             "noise_share": self.noise_share,
             "learning_rate": self.learning_rate,
             "learning_rate_range": self.learning_rate_range,
@@ -174,13 +206,16 @@ class Proposal:
         """
         contents = {"settings.toml": self.settings, "policy.toml": self.policy}
         contents |= {"plan.json": plan} if plan else {}
+        schema = self.wishes.schema
+        if schema is not None and schema.resolve() != (folder / _SCHEMA).resolve():
+            contents[_SCHEMA] = schema.read_text(encoding="utf-8-sig")
         paths = [folder / name for name in contents]
         for path in paths:
             if path.exists():
                 raise UserError(f"{path} exists already; choose another folder.")
         folder.mkdir(parents=True, exist_ok=True)
         for path, content in zip(paths, contents.values(), strict=True):
-            path.write_text(content)
+            path.write_text(content, encoding="utf-8")
         return paths
 
 
@@ -205,9 +240,8 @@ def propose(wishes: Wishes, split: Split, *, tuned_rate: float | None = None) ->
             noise_multiplier=sigma,
             rounds=wishes.rounds,
             rounds_per_invitation=usual_rounds_per_invitation(wishes.rounds),
-            model=wishes.model
-            or usual_model((1, 8, 8) if wishes.data == "digits" else (1, 28, 28)),
-            classes=wishes.classes,
+            unit=wishes.unit,
+            **{**_usual_subject(wishes), **wishes.subject},
             **_masked(wishes, split, q, sigma),
         )
         cost = terms.round_cost(wishes.d)
@@ -241,8 +275,21 @@ def _rounded(value: float, *, up: bool) -> float:
     return float(f"{whole / scale:.{_DIGITS + 1}g}")
 
 
-def _toml(value: object) -> str:
-    return _quoted(value) if isinstance(value, str) else repr(value)
+def _usual_subject(wishes: Wishes) -> dict[str, Any]:
+    """Return model and classes of wishes that say no more."""
+    shape = (1, 8, 8) if wishes.data == "digits" else (1, 28, 28)
+    return {"model": wishes.model or usual_model(shape), "classes": wishes.classes}
+
+
+def _whereabouts(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())
+
+
+def _spelled(value: Option) -> str:
+    """Return an option's value as a person types it."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _quoted(text: str) -> str:

@@ -55,6 +55,25 @@ DeviceOption = Annotated[
 ]
 
 
+RowShape = Annotated[
+    str | None, typer.Option(help="Shape of a record, such as 3,32,32; 12 for 12 columns.")
+]
+
+
+def parse_shape(text: str | None) -> tuple[int, ...] | None:
+    """Return the shape that a text such as 3,32,32 says.
+
+    Raises:
+        UserError: It is none.
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"--row-shape {text} must be integers, such as 3,32,32.") from None
+
+
 def make_tuning(
     pretrained: Path | None, trained_parts: list[str] | None, lora_rank: int
 ) -> FineTuning:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -9,11 +10,6 @@ import typer
 
 if TYPE_CHECKING:
     from coinflower.learning import Update
-
-_FIELDS = (
-    *("optimizer", "learning_rate", "momentum", "nesterov", "weight_decay"),
-    *("schedule", "warm_up_rounds", "averaging"),
-)
 
 OptimizerOption = Annotated[
     str,
@@ -40,13 +36,25 @@ AveragingOption = Annotated[
 ]
 
 
-def make_update(*values: Any) -> Update:
-    """Return the update that the options above describe, given in their order."""
-    from coinflower.learning import Update
+@dataclass(frozen=True, kw_only=True)
+class UpdateOptions:
+    """How the model steps."""
 
-    return Update(**update_fields(*values))
+    optimizer: OptimizerOption = "sgd"
+    learning_rate: LearningRateOption = None
+    momentum: MomentumOption = None
+    nesterov: NesterovOption = False
+    weight_decay: WeightDecayOption = 0.0
+    schedule: ScheduleOption = "constant"
+    warm_up_rounds: WarmUpOption = 0
+    averaging: AveragingOption = None
 
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of an update."""
+        return dict(vars(self))
 
-def update_fields(*values: Any) -> dict[str, Any]:
-    """Return the options above by name, given in their order."""
-    return dict(zip(_FIELDS, values, strict=True))
+    def update(self) -> Update:
+        """Return the update that they describe."""
+        from coinflower.learning import Update
+
+        return Update(**self.fields())

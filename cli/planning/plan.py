@@ -15,19 +15,22 @@ from coinflower.accounting.composition.secrecy import pays_in_epsilon, why_no_se
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
+from coinflower.cli.options.bundles import bundling
+from coinflower.cli.options.learning import LearningOptions
 from coinflower.cli.options.masked import Colluders, Threshold
+from coinflower.cli.options.model import RowShape
 from coinflower.cli.output import JsonFlag, as_json_text, print_json
 from coinflower.cli.planning.proxy import load_proxy, tune_on
 from coinflower.cli.planning.questions import ask_for_batch, ask_for_missing
+from coinflower.cli.planning.subject import load_public, subject_of_plan
 from coinflower.cli.planning.tables import print_batches, print_choices, print_grid, print_proposal
 from coinflower.cli.privacy import SCHEME_HELP, warn_of_scheme
-from coinflower.deploy.terminal import say, warn
+from coinflower.deploy.terminal import say
 from coinflower.protocol.choices import Choice, weighing
 from coinflower.protocol.choices import chosen as chosen_of
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.notary_key import notary_key
 from coinflower.protocol.planner import (
-    USUAL_PARAMETERS,
     Wishes,
     batch_for,
     batches,
@@ -35,7 +38,7 @@ from coinflower.protocol.planner import (
     with_everybody,
 )
 from coinflower.protocol.proposal import Proposal, propose
-from coinflower.protocol.terms import usual_model
+from coinflower.protocol.unit import parse_unit
 
 if TYPE_CHECKING:
     from coinflower.experiments.studies.proxy import Tried
@@ -44,13 +47,17 @@ _UNASKED = "accurate"
 _ROUND_SECONDS = 5.0
 
 
+@bundling
 def plan(
+    *,
     batch: Annotated[
         float | None,
         typer.Option("--batch", help="Mean number of records in a round (default: chosen)."),
     ] = None,
     clients: Annotated[int | None, typer.Option("--clients", help="Number of clients.")] = None,
-    d: Annotated[int | None, typer.Option("-d", help="Records of the largest client.")] = None,
+    d: Annotated[
+        int | None, typer.Option("-d", help="Records, or persons, of the largest client.")
+    ] = None,
     epsilon: Annotated[
         float | None, typer.Option("--epsilon", help="Privacy loss ε of all rounds.")
     ] = None,
@@ -92,10 +99,11 @@ def plan(
     seed: Annotated[
         int | None, typer.Option(help="Seed the tuning. It protects nothing: its data is public.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="digits, paper-cnn or package.module:function.")
+    learning: LearningOptions,
+    row_shape: RowShape = None,
+    classes: Annotated[
+        int | None, typer.Option(help="Number of classes, or of outputs (default: by the data).")
     ] = None,
-    classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
     experiment: Annotated[str, typer.Option(help="Name of the experiment.")] = "experiment-1",
     notary: Annotated[
         list[str] | None,
@@ -112,31 +120,32 @@ def plan(
     as_json: JsonFlag = False,
 ) -> None:
     """Find p, q, cap and σ for a budget; write terms, a policy and the commands to type."""
+    unit = parse_unit(learning.unit)
     given: dict[str, Any] = {
         **{"clients": clients, "d": d, "epsilon": epsilon, "delta": delta},
         "rounds": _affordable(hours, round_seconds) if rounds is None else rounds,
         **{"largest_p": largest_p, "mode": None if mode is None else parse_mode(mode)},
     }
     if interactive:
-        given = ask_for_missing(given)
+        given = ask_for_missing(given, unit)
     else:
         _require_all(given)
-    public = None if proxy is None else load_proxy(proxy)
-    if public is not None:
-        from coinflower.learning import usual_model_for
-
-        data, model = str(proxy), model or usual_model_for(public.train)
-        classes = public.classes
+    data = proxy or data
+    public = load_public(data, learning) if proxy is None else load_proxy(proxy, learning.schema)
+    subject = subject_of_plan(public, data, learning, classes=classes, row_shape=row_shape)
     chosen = {key: value for key, value in given.items() if value is not None}
     wishes = Wishes(
         **chosen,
         bytes_per_round=bytes_per_round,
         data=data,
-        model=model,
-        classes=classes,
-        parameters=_parameters(
-            model or usual_model((1, 8, 8) if data == "digits" else (1, 28, 28)), classes
-        ),
+        model=subject.fields["model"],
+        classes=subject.fields["classes"],
+        parameters=subject.parameters,
+        all_parameters=subject.all_parameters,
+        unit=unit,
+        subject=subject.fields,
+        schema=learning.schema,
+        pretrained=learning.pretrained,
         experiment=experiment,
         notaries=tuple(notary_key(text, Path()) for text in notary or ()),
         threshold=threshold,
@@ -150,9 +159,9 @@ def plan(
     best = chosen_of(found)
     warn_of_scheme(kind)
     grid: list[Tried] = []
-    if public is not None:
+    if public is not None and proxy is not None:
         tried = [best] if best is found[0] else [best, found[0]]
-        grid = tune_on(public, wishes, tried, seed=seed, quiet=as_json)
+        grid = tune_on(public, wishes, tried, learned=learning.fields(), seed=seed, quiet=as_json)
         best = grid[0].choice
     proposal = None
     # Noise that another analysis chose may be too little for what the mode is charged.
@@ -197,17 +206,6 @@ def _affordable(hours: float | None, round_seconds: float) -> int | None:
             f"hours = {hours:g} is less than a round of {round_seconds:g} seconds; allow more."
         )
     return rounds
-
-
-def _parameters(model: str, classes: int) -> int:
-    """Return how many parameters a model has; a usual number if it is not installed here."""
-    from coinflower.learning import build_model, count_parameters
-
-    try:
-        return count_parameters(build_model(model, classes=classes))
-    except ValueError as error:
-        warn(f"{error}: its learning rate is that of a model of {USUAL_PARAMETERS:,} parameters.")
-        return USUAL_PARAMETERS
 
 
 def _round_of(choice: Choice, d: int) -> Round:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -15,15 +17,21 @@ if TYPE_CHECKING:
     from coinflower.learning import Dataset
 
 
-def load_proxy(spec: str) -> Dataset:
+def load_proxy(spec: str, schema: Path | None) -> Dataset:
     """Return public data by name or path, with a part that measures accuracy."""
     from coinflower.learning import load_data, with_test_part
 
-    return with_test_part(load_data(spec))
+    return with_test_part(load_data(spec, schema=schema, numbers=None))
 
 
 def tune_on(
-    data: Dataset, wishes: Wishes, tried: list[Choice], *, seed: int | None, quiet: bool
+    data: Dataset,
+    wishes: Wishes,
+    tried: list[Choice],
+    *,
+    learned: Mapping[str, Any],
+    seed: int | None,
+    quiet: bool,
 ) -> list[Tried]:
     """Return how well choices learn on public data, the best first."""
     from coinflower.experiments.studies.proxy import tune
@@ -35,4 +43,4 @@ def tune_on(
         def advance(done: int, every: int) -> None:
             bar.update(task, completed=done, total=every)
 
-        return tune(wishes, tried, data, progress=advance, seed=seed)
+        return tune(wishes, tried, data, learned=learned, progress=advance, seed=seed)

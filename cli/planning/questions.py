@@ -19,12 +19,18 @@ from coinflower.protocol.planner import (
     batch_for,
     suggested_delta,
 )
+from coinflower.protocol.unit import Unit
 
 Answer = TypeVar("Answer")
 
 
-def ask_for_missing(given: dict[str, Any]) -> dict[str, Any]:
-    """Ask, in the order in which people know the answers."""
+def ask_for_missing(given: dict[str, Any], unit: Unit) -> dict[str, Any]:
+    """Ask, in the order in which people know the answers.
+
+    Args:
+        given: What need not be asked, and None for what must.
+        unit: What is protected.
+    """
     found = dict(given)
 
     def ask(key: str, question: str, default: object, parse: Callable[[str], object]) -> None:
@@ -34,9 +40,9 @@ def ask_for_missing(given: dict[str, Any]) -> dict[str, Any]:
     ask("clients", "How many clients", 10, lambda text: _count("clients", text))
     ask(
         "d",
-        "How many records does the largest client have",
+        f"How many {unit}s does the largest client have",
         500,
-        lambda text: _count("records", text),
+        lambda text: _count(f"{unit}s", text),
     )
     ask("rounds", "How many rounds", 100, lambda text: _count("rounds", text))
     modes = "; ".join(f"{each} ({each.facts.noise})" for each in PRIVATE_MODES)
@@ -49,7 +55,7 @@ def ask_for_missing(given: dict[str, Any]) -> dict[str, Any]:
     levels = ", ".join(f"{name} (ε = {value:g})" for name, value in PRIVACY.items())
     ask("epsilon", f"How private: {levels}, or ε as a number", "balanced", _privacy)
     delta = suggested_delta(found["clients"], found["d"])
-    ask("delta", "δ (well below one over the number of all records)", f"{delta:g}", _delta)
+    ask("delta", f"δ (well below one over the number of all {unit}s)", f"{delta:g}", _delta)
     return found
 
 

@@ -82,12 +82,13 @@ def print_proposal(proposal: Proposal, written: list[str]) -> None:
     say(
         f"Proposed: p = {terms.p:g}, q = {terms.q:g}, {capped}σ = {terms.noise_multiplier:g}: "
         f"ε = {number(proposal.epsilon)} at δ = {proposal.wishes.delta:g} after {terms.rounds:,} "
-        f"rounds, as each client's ledger will say (scheme {proposal.wishes.scheme.name})."
+        f"rounds, as each client's ledger will say (scheme {proposal.wishes.scheme.name}), for "
+        f"{terms.unit.facts.protected}."
     )
     tuned = proposal.tuned_rate is not None
     advice = "was the best" if tuned else f"the best is likely between {least:g} and {largest:g}"
     say(
-        f"A round has {proposal.batch:.4g} records on average. Each coordinate of their mean "
+        f"A round has {proposal.batch:.4g} {terms.unit}s on average. Each coordinate of their mean "
         f"gradient, whose length is at most {terms.clip_norm:g}, carries noise of "
         f"{proposal.noise_share:.3g}. Start with a learning rate of {proposal.learning_rate:g} "
         f"({_stepping(proposal)}); {advice}."

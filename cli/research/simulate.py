@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,47 +12,36 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coinflower.accounting.errors import UserError
+from coinflower.cli.options.bundles import bundling
+from coinflower.cli.options.learning import LearningOptions, stated_fields
 from coinflower.cli.options.masked import Colluders, Threshold
-from coinflower.cli.options.model import (
-    ClippingOption,
-    DeviceOption,
-    LoraRank,
-    ModelName,
-    ModelOptions,
-    Pretrained,
-    TrainedParts,
-    make_tuning,
-    parse_options,
-)
-from coinflower.cli.options.sources import Download, Partition, Schema, UnitName
-from coinflower.cli.options.task import (
-    ClassWeights,
-    HuberThreshold,
-    LossName,
-    TaskName,
-    TaskOptions,
-    make_task_options,
-)
-from coinflower.cli.options.update import (
-    AveragingOption,
-    NesterovOption,
-    OptimizerOption,
-    ScheduleOption,
-    WarmUpOption,
-    WeightDecayOption,
-    update_fields,
-)
+from coinflower.cli.options.model import DeviceOption
+from coinflower.cli.options.sources import Download, Partition
+from coinflower.cli.options.update import UpdateOptions
 from coinflower.cli.output import JsonFlag, number, print_json
 from coinflower.cli.privacy import Cap
 from coinflower.cli.stated import stated
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 from coinflower.protocol.modes import Mode
-from coinflower.protocol.unit import Unit, parse_unit
+from coinflower.protocol.unit import Unit
 
 
+@dataclass(frozen=True, kw_only=True)
+class SteppingOptions(UpdateOptions):
+    """How the model steps, as the paper does unless somebody says otherwise."""
+
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="Step size (default: the paper's for sgd; 0.01 for adam and adamw)."),
+    ] = None
+    momentum: Annotated[float | None, typer.Option(help="Momentum.")] = 0.9
+
+
+@bundling
 def simulate(
     context: typer.Context,
+    *,
     scenario: Annotated[str, typer.Argument(help="many-small or few-large.")],
     data: Annotated[
         str, typer.Option(help="Name or path of the data, or synthetic (of the paper's size).")
@@ -82,9 +72,8 @@ def simulate(
     ] = "trusted",
     threshold: Threshold = None,
     colluders: Colluders = None,
-    schema: Schema = None,
+    learning: LearningOptions,
     partition: Partition = "equal",
-    unit: UnitName = "record",
     clients: Annotated[
         int | None, typer.Option(help="Number of clients (default: as many as the data allows).")
     ] = None,
@@ -102,30 +91,9 @@ def simulate(
         float, typer.Option(help="Probability that a client is available in an iteration.")
     ] = 1.0,
     clip_norm: Annotated[float, typer.Option(help="Clip norm C.")] = 1.0,
-    clipping: ClippingOption = "flat",
     cap: Cap = math.inf,
-    optimizer: OptimizerOption = "sgd",
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(help="Step size (default: the paper's for sgd; 0.01 for adam and adamw)."),
-    ] = None,
-    momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.9,
-    nesterov: NesterovOption = False,
-    weight_decay: WeightDecayOption = 0.0,
-    schedule: ScheduleOption = "constant",
-    warm_up_rounds: WarmUpOption = 0,
-    averaging: AveragingOption = None,
-    model: ModelName = None,
-    model_option: ModelOptions = None,
-    pretrained: Pretrained = None,
-    trained_part: TrainedParts = None,
-    lora_rank: LoraRank = 0,
+    stepping: SteppingOptions,
     device: DeviceOption = None,
-    task: TaskName = None,
-    loss: LossName = None,
-    huber_threshold: HuberThreshold = None,
-    class_weights: ClassWeights = None,
-    task_option: TaskOptions = None,
     evaluate_every: Annotated[int, typer.Option(help="Iterations between evaluations.")] = 50,
     split: Annotated[str | None, typer.Option(help="Split of EMNIST (default: byclass).")] = None,
     download: Download = False,
@@ -159,15 +127,12 @@ def simulate(
     fields: dict[str, Any] = {
         **{"iterations": iterations, "total_epsilon": total_epsilon, "delta": delta},
         **{"sigma": sigma, "noise": noise, "clients": clients, "d": d, "p": p, "q": q},
-        **{"clip_norm": clip_norm, "clipping": clipping, "cap": cap},
-        **{"threshold": threshold, "colluders": colluders},
+        **{"clip_norm": clip_norm, "cap": cap, "threshold": threshold, "colluders": colluders},
+        **learning.fields(),
     }
-    update = update_fields(
-        *(optimizer, learning_rate, momentum, nesterov, weight_decay),
-        *(schedule, warm_up_rounds, averaging),
-    )
+    update = stepping.fields()
     if plan is not None:
-        by_a_person = stated(context)
+        by_a_person = stated_fields(stated(context))
         planned = read_plan(plan)
         fields |= {key: planned.fields[key] for key in fields if key not in by_a_person}
         update |= {key: planned.update[key] for key in planned.update if key not in by_a_person}
@@ -175,18 +140,11 @@ def simulate(
         scenario=scenario,
         data=data,
         scheme=scheme,
-        schema=schema,
         partition=partition,
-        unit=parse_unit(unit),
         availability=availability,
         **fields,
         update=Update(**update),
-        model=model,
-        model_options=parse_options(model_option),
-        tuning=make_tuning(pretrained, trained_part, lora_rank),
         device=device or Request.device,
-        task=task,
-        task_options=make_task_options(loss, huber_threshold, class_weights, task_option),
         evaluate_every=evaluate_every,
         split=split,
         download=download,

@@ -30,13 +30,11 @@ from coinflower.learning import (
     Task,
     Update,
     device_of,
-    hash_of_weights,
     load_data,
     model_for,
     partition,
-    shape_for,
+    subject_of,
     task_for,
-    usual_model_for,
     usual_task,
     with_test_part,
 )
@@ -301,7 +299,6 @@ def _terms(
 ) -> Terms:
     if plan.mode.is_private and plan.epsilon == 0:
         raise UserError("epsilon = 0 is a budget of nothing: no round may be played.")
-    model, weights = plan.model or usual_model_for(data.train), plan.tuning.pretrained
     largest_size = max(sizes)
     sigma = _sigma(plan, largest_size)
     terms = Terms(
@@ -316,16 +313,15 @@ def _terms(
         rounds=plan.rounds,
         rounds_per_invitation=plan.rounds_per_invitation,
         unit=plan.unit,
-        model=model,
-        classes=task.outputs,
-        task=plan.task or usual_task(data),
-        task_options=plan.task_options,
-        row_shape=shape_for(model, data.train),
-        model_options=plan.model_options,
-        pretrained=None if weights is None else hash_of_weights(weights),
-        trained_parts=plan.tuning.trained_parts,
-        lora_rank=plan.tuning.lora_rank,
-        schema=data.train.schema,
+        **subject_of(
+            data,
+            task,
+            model=plan.model,
+            model_options=plan.model_options,
+            tuning=plan.tuning,
+            task=plan.task,
+            task_options=plan.task_options,
+        ),
         **_masked(plan, sigma, sizes, notary),
     )
     _require_within_budget(plan, terms, largest_size)

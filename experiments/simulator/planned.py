@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coinflower.accounting.errors import UserError
+from coinflower.learning import FineTuning
 from coinflower.protocol.terms import Terms
 
 
@@ -54,6 +55,17 @@ def read_plan(path: Path) -> Planned:
             "cap": terms.cap if terms.is_capped else math.inf,
             "threshold": terms.threshold,
             "colluders": terms.colluders,
+            "unit": terms.unit,
+            "schema": _file(plan, "schema"),
+            "model": terms.model,
+            "model_options": terms.model_options,
+            "tuning": FineTuning(
+                pretrained=_file(plan, "pretrained"),
+                trained_parts=terms.trained_parts,
+                lora_rank=terms.lora_rank,
+            ),
+            "task": terms.task,
+            "task_options": terms.task_options,
         }
         return Planned(fields=fields, update=dict(plan["update"]))
     except (KeyError, TypeError) as error:
@@ -61,3 +73,8 @@ def read_plan(path: Path) -> Planned:
             f"{path} is no plan with terms (it lacks {error}); make one by `coinflower plan … "
             "--json` with this version, without --scheme."
         ) from None
+
+
+def _file(plan: dict[str, Any], name: str) -> Path | None:
+    """Return a public file that a plan names; plans of earlier versions name none."""
+    return Path(plan[name]) if plan.get(name) else None

@@ -7,7 +7,7 @@ batches are smaller; the noise on the mean gradient is the plan's all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,11 @@ from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.request import Request
 from coinflower.experiments.simulator.simulated_run import run_request
 from coinflower.learning import Dataset, Update
+from coinflower.learning.data.persons import units_of
 from coinflower.protocol.choices import UPDATE, Choice, learning_rates
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.planner import Wishes
+from coinflower.protocol.unit import Unit
 
 _FACTOR = 2.0  # between two learning rates
 _MOST_RATES = 8
@@ -51,6 +53,7 @@ def tune(
     tried: list[Choice],
     data: Dataset,
     *,
+    learned: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
     seed: int | None = None,
 ) -> list[Tried]:
@@ -63,6 +66,7 @@ def tune(
         wishes: What is wished for.
         tried: Choices of the plan.
         data: Public data with a test part.
+        learned: What is learned by which model, by the names of a simulation's request.
         progress: Told how many of how many iterations are done.
         seed: Seeds everything.
     """
@@ -78,7 +82,7 @@ def tune(
                 every = (done + 1 + left) * wishes.rounds
                 progress(done * wishes.rounds + curve.iterations, every)
 
-            found.append(_train(wishes, choice, data, rate, seed, advance))
+            found.append(_train(wishes, choice, data, learned or {}, rate, seed, advance))
             grid.append(found[-1])
             rates = rates or list(_beyond(found))
     return sorted(grid, key=lambda each: -each.accuracy)
@@ -104,12 +108,16 @@ def _train(
     wishes: Wishes,
     choice: Choice,
     data: Dataset,
+    learned: Mapping[str, Any],
     rate: float,
     seed: int | None,
     advance: Callable[[Any], None],
 ) -> Tried:
-    d = min(wishes.d, len(data.train))
-    clients = min(wishes.clients, len(data.train) // d)
+    # Public data need not say whose its rows are.
+    unit = Unit.RECORD if data.train.persons is None else wishes.unit
+    size = len(units_of(data.train, unit, data.name))
+    d = min(wishes.d, size)
+    clients = min(wishes.clients, size // d)
     split = choice.split
     request = Request(
         scenario="many-small",
@@ -124,7 +132,7 @@ def _train(
         sigma=choice.noise_share * split.p * split.q * clients * d,
         noise=Mode.TRUSTED,
         update=Update(learning_rate=rate, **UPDATE),
-        model=wishes.model,
+        **{**learned, "model": wishes.model, "unit": unit},
         evaluate_every=wishes.rounds,
         seed=seed,
     )

@@ -20,6 +20,14 @@ _IDX = {"mnist": "MNIST", "fashionmnist": "FashionMNIST", "kmnist": "KMNIST", "e
 _COLOUR = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}
 _COLOUR_FOLDERS = {"cifar-10-batches-py": "cifar10", "cifar-100-python": "cifar100"}
 NAMES = ("digits", *_IDX, *_COLOUR)
+KNOWN = {
+    "digits": ((1, 8, 8), 10),
+    **dict.fromkeys(("mnist", "fashionmnist", "kmnist"), ((1, 28, 28), 10)),
+    "emnist": ((1, 28, 28), 62),
+    "cifar10": ((3, 32, 32), 10),
+    "cifar100": ((3, 32, 32), 100),
+}
+"""Shape of a row and number of classes, for whoever plans before the data is there."""
 _DIGITS_TRAIN = 1437
 _DOWNLOAD_ERRORS = (OSError, EOFError, HTTPException, zipfile.BadZipFile, zlib.error)
 

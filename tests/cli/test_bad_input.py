@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import numpy as np
@@ -25,6 +26,8 @@ def client(monkeypatch, capsys, tmp_path):
     """Return a function that starts a client and says how it ended, before it would connect."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli_client, "start_logging", lambda _: None)
+    # Other tests' commands may have left handlers whose streams are closed.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
 
     def join(_):
         raise Joined
