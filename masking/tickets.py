@@ -151,7 +151,7 @@ def write_ticket(
         token: Echo of the client's ledger.
     """
     owner = owner_name(key.public_key())
-    seeds = [os.urandom(SEED_BYTES) for _ in occasion.notaries]
+    seeds = [fresh_seed() for _ in occasion.notaries]
     seals = tuple(
         seal(seed, notary, _to_seal(occasion, owner, notary))
         for seed, notary in zip(seeds, occasion.notaries, strict=True)
@@ -160,6 +160,11 @@ def write_ticket(
     signature = key.sign(_to_sign(occasion, unsigned), ec.ECDSA(hashes.SHA256()))
     halves = (half.to_bytes(_HALF_BYTES, "big") for half in decode_dss_signature(signature))
     return unsigned.to_bytes() + b"".join(halves), seeds
+
+
+def fresh_seed() -> bytes:
+    """Return the seed of a mask that was never used before."""
+    return os.urandom(SEED_BYTES)
 
 
 def owner_name(key: ec.EllipticCurvePublicKey) -> bytes:

@@ -1,14 +1,15 @@
 """How reliably a quick audit finds each fault: audits of faulty code, again and again.
 
-Run with ``python -m tools.audit_power 20``; prints a table in Markdown. Each fault is looked
-for by the one part of the quick plan that is meant to find it, and each claim is judged with the
-error probability that it has in the whole plan.
+Run with ``python -m tools.audit_power 20``, and the names of faults if not all are wanted; prints
+a table in Markdown. Each fault is looked for by the one part of the quick plan that is meant to
+find it, and each claim is judged with the error probability that it has in the whole plan.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from coinflower.experiments.audit.audit import (
@@ -21,6 +22,7 @@ from coinflower.experiments.audit.audit import (
     single_client,
     standard_plan,
     twin,
+    under_masks,
 )
 from coinflower.experiments.audit.faults import FAULTS
 from coinflower.experiments.audit.one_run import Training
@@ -39,6 +41,7 @@ def part_for(fault: str, plan: Plan) -> Plan:
         "fixed-size": single_client(),
         "shared-noise": twin(),
         "float-sums": conspired_against(),
+        "reused-mask": under_masks(),
         "paper-noise": rare_participation(),
     }
     if fault in settings:
@@ -64,11 +67,11 @@ def try_fault(fault: str, times: int) -> tuple[int, list[dict[str, Any]]]:
     return sum(not claim["holds"] for claim in worst), worst
 
 
-def main(times: int) -> None:
+def main(times: int, faults: Sequence[str]) -> None:
     """Print the table."""
     print("| `--fault` | found | the claim that fared worst | δ | claimed ε | proven ε |")
     print("|---|---|---|---|---|---|")
-    for fault in FAULTS:
+    for fault in faults:
         found, worst = try_fault(fault, times)
         proven = [claim["audited_epsilon"] for claim in worst]
         spread = statistics.stdev(proven) if times > 1 else 0.0
@@ -80,4 +83,4 @@ def main(times: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10, sys.argv[2:] or list(FAULTS))

@@ -61,7 +61,7 @@ def standard_plan(*, full: bool) -> Plan:
     ]
     settings += [rare_participation(times=times), single_client(times=times), twin()]
     settings.append(conspired_against(times=times))
-    settings.append(worst_under_cap(times=times))
+    settings += [under_masks(times=times), worst_under_cap(times=times)]
     settings += [capped_client(mode, times=times) for mode in PRIVATE_MODES]
     # Little noise shows what one training can prove at all, much noise makes a claim worth proving.
     trainings = [
@@ -123,6 +123,19 @@ def conspired_against(*, times: int = 1) -> Setting:
         copies=1,
         colluders=True,
         label="colluders",
+    )
+
+
+def under_masks(*, times: int = 1) -> Setting:
+    """Return a client whose masked messages are compared, and never opened: they lose nothing."""
+    return Setting(
+        mode=Mode.MASKED,
+        geometry="across",
+        p=1.0,
+        rounds=times * 100,
+        deltas=(0.0,),
+        under_masks=True,
+        label="under masks",
     )
 
 

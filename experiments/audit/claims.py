@@ -72,6 +72,7 @@ def judge(
             audited=audited_epsilon(setting, with_canary, without, delta, error),
             trials=with_canary.trials + without.trials,
             error=error,
+            claimed=0.0 if setting.under_masks else None,
             paper_epsilon=paper_scheme(setting).epsilon(delta) if in_paper else None,
         )
 
@@ -195,6 +196,10 @@ def _scores(setting: Setting) -> Iterator[Score]:
     if setting.twin:
         # Less the twin's noise, only the canary would be left on its axis.
         yield lambda points: -np.abs(points[:, 1] - 1.0)
+        return
+    if setting.under_masks:
+        # Were a mask used twice, the canary would be in one of both rounds, or in the other.
+        yield lambda points: np.abs(points @ np.array(setting.canary))
         return
     yield lambda points: log_likelihood_ratio(setting, points)
     yield lambda points: points @ np.array(setting.canary)

@@ -16,10 +16,13 @@ from unittest import mock
 import numpy as np
 
 import coinflower.client.gradient_sums
+import coinflower.client.masked
+import coinflower.masking.tickets
 import coinflower.server.aggregation
 from coinflower.accounting.errors import UserError
 from coinflower.client.participant import Participant
 from coinflower.learning import FixedPoint, SecureRandom, SeededRandom
+from coinflower.notary.record import Record
 
 _LESS_NOISE = 0.8
 _LARGER_COIN = 1.6
@@ -155,6 +158,24 @@ def _float_sums(stack: ExitStack) -> None:
     _replace(stack, FixedPoint, "add", add)
 
 
+def _reused_mask(stack: ExitStack) -> None:
+    tickets = coinflower.masking.tickets
+    seeds: dict[bytes, bytes] = {}
+
+    def write(true: Any) -> Any:
+        def written(occasion: Any, key: Any, token: bytes) -> Any:
+            owner = tickets.owner_name(key.public_key())
+            seed = seeds.setdefault(owner, tickets.fresh_seed())
+            with mock.patch.object(tickets, "fresh_seed", return_value=seed):
+                return true(occasion, key, token)
+
+        return written
+
+    _replace(stack, coinflower.client.masked, "write_ticket", write)
+    # Otherwise the notary would refuse the second round.
+    _replace(stack, Record, "_knows_seed", lambda _: lambda *_: False)
+
+
 def _paper_noise(stack: ExitStack) -> None:
     from coinflower.experiments.audit import claims as audit_claims
     from coinflower.experiments.audit import settings as audit_settings
@@ -172,9 +193,10 @@ FAULTS: dict[str, Plant] = {
     "shared-noise": _shared_noise,
     "missing-charge": _missing_charge,
     "float-sums": _float_sums,
+    "reused-mask": _reused_mask,
     "paper-noise": _paper_noise,
 }
 """Noise too small by a fifth; no clipping; a cap that nobody applies; a coin that says yes
 1.6 times as often; one that says yes more often the more data there are; samples of fixed size;
-noise seeded alike in every process; one round in ten uncharged; a sum in single precision; ε as the
-source paper has it, hence its noise."""
+noise seeded alike in every process; one round in ten uncharged; a sum in single precision; one mask
+for all rounds of a client; ε as the source paper has it, hence its noise."""

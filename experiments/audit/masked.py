@@ -1,7 +1,8 @@
 """Mode masked under audit: a notary of the audit's own, and a colluder that tells its share.
 
 The server conspires with as many clients as the terms count on. What these add is known, so that
-the noise of h honest shares is all that hides the audited client in an opened sum.
+the noise of h honest shares is all that hides the audited client in an opened sum. Of a message
+whose mask nobody takes off it must learn nothing at all.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flwr.app import ConfigRecord, Message
 
 from coinflower.accounting.ledger.echo import NAME_BYTES, NO_TOKEN
+from coinflower.client.participant import Participant
 from coinflower.experiments.audit.colluders import Colluder
-from coinflower.masking.masks import add_masks, zeros
+from coinflower.masking.masks import add_masks, lifted, numbers_from_bytes, zeros
 from coinflower.masking.sealing import public_bytes
 from coinflower.masking.tickets import Occasion, owner_name, write_ticket
-from coinflower.masking.vouchers import write_request
+from coinflower.masking.vouchers import write_request, write_voucher
 from coinflower.notary.notary import Notary
 from coinflower.notary.record import Record
 from coinflower.protocol import messages
@@ -78,6 +82,26 @@ def make_notary(folder: Path, owners: Iterable[ec.EllipticCurvePublicKey]) -> No
     Record.create(path, name)
     allowed = {owner_name(key): key for key in owners}
     return Notary(_KEY, Record.open(path, name), lambda: allowed)
+
+
+def differences(participant: Participant, terms: Terms, weights: bytes) -> npt.NDArray[np.float32]:
+    """Return what is left of each message of a client when the one after it is subtracted.
+
+    It is uniformly random if no mask is used twice. No message is part of two differences.
+
+    Args:
+        participant: The client, enrolled in the terms.
+        terms: Terms with an even number of rounds.
+        weights: The model that it is asked about in each, as it travels.
+    """
+    assert terms.ring_bits is not None
+    voucher = write_voucher(participant.request(terms), terms.hash, NO_TOKEN, _KEY)
+    sent = []
+    for round_ in range(1, terms.rounds + 1):
+        numbers, _ = participant.masked_sum(terms, round_, weights, voucher)
+        sent.append(numbers_from_bytes(numbers, len(weights) // 4, terms.ring_bits))
+    left = [lifted(one - other) for one, other in zip(sent[::2], sent[1::2], strict=True)]
+    return (np.stack(left) * terms.noise_shares.cell).astype(np.float32)
 
 
 class MaskedColluder(Colluder):

@@ -55,6 +55,8 @@ class Setting:
         copies: Clients in one message: 1, or ``COPIES``.
         colluders: Whether other clients conspire against it, known to the observer.
         twin: Whether a second client, in a process of its own, gives away its noise.
+        under_masks: Whether the observer sees the client's masked messages, which nobody opens,
+            instead of sums: what is left of one when the next is subtracted from it.
         label: Tells settings of one mode and geometry apart.
     """
 
@@ -73,6 +75,7 @@ class Setting:
     copies: int = COPIES
     colluders: bool = False
     twin: bool = False
+    under_masks: bool = False
     label: str = ""
 
     @property

@@ -20,6 +20,7 @@ from coinflower.experiments.audit.masked import (
     COLLUDERS,
     HELPERS,
     MaskedColluder,
+    differences,
     seen_in_sums,
 )
 from coinflower.experiments.audit.settings import Array, Setting
@@ -86,9 +87,22 @@ def run_job(job: Job) -> Outputs:
         one_thread(),
     ):
         started = time.process_time()
-        gather = _released_sums if seen_in_sums(job.setting.mode) else _client_messages
-        outputs = gather(job, Path(folder))
+        outputs = _way_to_see(job.setting)(job, Path(folder))
         return replace(outputs, cpu_seconds=time.process_time() - started)
+
+
+def _way_to_see(setting: Setting) -> Callable[[Job, Path], Outputs]:
+    if setting.under_masks:
+        return _masked_messages
+    return _released_sums if seen_in_sums(setting.mode) else _client_messages
+
+
+def _masked_messages(job: Job, folder: Path) -> Outputs:
+    """Return what two masked messages of a client have to do with each other; nobody opens them."""
+    terms = job.setting.terms(job.setting.rounds)
+    participant = _enrolled(_write(job, folder, terms), terms)
+    outputs = job.setting.outputs(differences(participant, terms, _zeros(terms)))
+    return Outputs(heads=outputs, tails=outputs[:0], coins=None)
 
 
 def _released_sums(job: Job, folder: Path) -> Outputs:
@@ -179,10 +193,14 @@ def _flip(terms: Terms, flip: Flip) -> npt.NDArray[np.bool_]:
 
 def _ask(participant: Participant, terms: Terms, rounds: Sequence[int]) -> npt.NDArray[np.float32]:
     """Return what the client answers in these rounds to a model of zeros."""
-    length = count_parameters(model_of(terms))
-    content = vector_to_bytes(np.zeros(length, dtype=np.float32))
+    content = _zeros(terms)
     answers = [participant.gradient_sum(terms, round_, content) for round_ in rounds]
-    return np.array(answers, dtype=np.float32).reshape(-1, length)
+    return np.array(answers, dtype=np.float32).reshape(-1, len(content) // 4)
+
+
+def _zeros(terms: Terms) -> bytes:
+    """Return a model of zeros, as it travels."""
+    return vector_to_bytes(np.zeros(count_parameters(model_of(terms)), dtype=np.float32))
 
 
 def _count(coins: npt.NDArray[np.bool_]) -> Coins:

@@ -20,6 +20,7 @@ from coinflower.experiments.audit.audit import (
     run_audit,
     single_client,
     twin,
+    under_masks,
     worst_under_cap,
 )
 from coinflower.experiments.audit.claims import judge, judge_coins
@@ -36,6 +37,7 @@ TRUSTED = Setting(mode=Mode.TRUSTED, geometry="angled", rounds=200, flips=2000)
 COVERED = Setting(mode=Mode.COVERED, geometry="angled", rounds=200, flips=2000)
 QUIET = Setting(mode=Mode.QUIET, geometry="across", rounds=300, flips=8000)
 UNTRUSTED = Setting(mode=Mode.UNTRUSTED, geometry="across", rounds=100, flips=1000)
+MASKED = Setting(mode=Mode.MASKED, geometry="across", p=1.0, rounds=150)
 SINGLE = single_client()
 COLLUDERS = conspired_against()
 RARE = rare_participation()
@@ -58,6 +60,7 @@ def run_worlds(setting, fault=None):
         COVERED,
         QUIET,
         UNTRUSTED,
+        MASKED,
         replace(SINGLE, rounds=400),
         COLLUDERS,
         worst_under_cap(),
@@ -77,16 +80,24 @@ def test_sound_code_passes_an_audit_that_sees_the_canary(setting):
         assert seen.audited_epsilon > 0.25 * seen.claimed_epsilon
 
 
+def test_messages_under_masks_have_nothing_to_do_with_each_other():
+    (claim,) = judge(under_masks(), *run_worlds(under_masks()), ERROR)
+    assert (claim.holds, claim.claimed_epsilon, claim.audited_epsilon) == (True, 0.0, 0.0)
+    assert claim.trials == 20_000
+
+
 @pytest.mark.parametrize(
     ("fault", "setting"),
     [
         ("less-noise", LOCAL),
+        ("less-noise", MASKED),
         ("no-clipping", TRUSTED),
         ("no-clipping", UNTRUSTED),
         *(("no-cap", capped_client(mode)) for mode in PRIVATE_MODES),
         ("larger-coin", QUIET),
         ("fixed-size", SINGLE),
         ("float-sums", COLLUDERS),
+        ("reused-mask", under_masks()),
     ],
 )
 def test_planted_fault_is_caught(fault, setting):
@@ -196,7 +207,7 @@ def test_a_seeded_audit_says_that_it_is_insecure():
 def test_an_unknown_fault_is_told_with_the_known_ones():
     with pytest.raises(ValueError, match="less-noise"), planted("more-noise"):
         pass
-    assert len(FAULTS) == 10
+    assert len(FAULTS) == 11
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import time
 
 import numpy as np
 
+from coinflower.accounting.ledger.echo import NO_TOKEN
 from coinflower.client.participant import Participant
-from coinflower.learning import FixedPoint, SeededRandom, add_noise, fine_cell
+from coinflower.learning import FixedPoint, SeededRandom, add_noise, count_parameters, fine_cell
 
 WORK_SECONDS = 0.3
 
@@ -57,10 +58,10 @@ class _KnowsItsCoin(Honest):
 class EarlyReply(_KnowsItsCoin):
     """Skips the gradient when its coin says no, as a thrifty programmer would."""
 
-    def _work(self, compute, terms, model, weights):
+    def _work(self, compute, terms, model):
         if not self.takes_part:
-            return np.zeros_like(weights)
-        return super()._work(compute, terms, model, weights)
+            return np.zeros(count_parameters(model), np.float32)
+        return super()._work(compute, terms, model)
 
 
 class SharedFiller(_KnowsItsCoin):
@@ -84,6 +85,38 @@ class BareFiller(_KnowsItsCoin):
         return self._randomness.normal(total.size, terms.noise_std).astype(np.float32)
 
 
+class SharedMask(_KnowsItsCoin):
+    """Sends the same masked numbers again whenever its coin says no: it has nothing new to say."""
+
+    kept = None
+
+    def masked_sum(self, terms, round_, content, vouchers):
+        numbers, ticket = super().masked_sum(terms, round_, content, vouchers)
+        if self.takes_part:
+            return numbers, ticket
+        self.kept = self.kept or numbers
+        return self.kept, ticket
+
+
+class NoEcho(_KnowsItsCoin):
+    """Tells the notary nothing of its ledger when its coin says no."""
+
+    def __init__(self, *parts):
+        super().__init__(*parts)
+        self._masked._ledger = _Reticent(self)
+
+
+class _Reticent:
+    def __init__(self, client):
+        self._client = client
+
+    def __getattr__(self, name):
+        return getattr(self._client.ledger, name)
+
+    def echo(self):
+        return self._client.ledger.echo() if self._client.takes_part else NO_TOKEN
+
+
 KINDS = {
     "honest": Honest,
     "slower": Slower,
@@ -91,4 +124,6 @@ KINDS = {
     "early reply": EarlyReply,
     "shared filler": SharedFiller,
     "bare filler": BareFiller,
+    "shared mask": SharedMask,
+    "no echo": NoEcho,
 }

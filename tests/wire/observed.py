@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tomli_w
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from coinflower.deploy.flower.guard import start_guarded, stop_guarded
 from coinflower.deploy.flower.run_app import write_app
@@ -16,13 +17,17 @@ from coinflower.deploy.flower.superlink import LOOPBACK, Superlink, TlsFiles
 from coinflower.deploy.keys.keys import make_authority, make_server_certificate
 from coinflower.deploy.local.cluster import prepare
 from coinflower.learning import Update
+from coinflower.masking.tickets import owner_name
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.terms import Terms
 from coinflower.server.journal import read_metrics
 from coinflower.server.settings import load_settings, save_settings
 from tests.support.federations import check_ledgers, plan
+from tests.support.notaries import signing_keys
 from tests.support.waiting import wait_until
 from tests.support.wires import Tap
+from tests.wire.machine import NOTARY
 from tests.wire.record import read_exchanges, read_visits
 
 # So much noise that a content tells next to nothing of the coin by itself: what does is a leak.
@@ -45,6 +50,9 @@ class Observation:
         exchanges: Questions and answers on their way into the SuperLink's database.
         visits: When nodes polled and sent heartbeats, by kind and node.
         nodes: By client, its node id.
+        owners: By client, the name by which a notary knows it; none without a notary.
+        notary: The notary's private key, in mode masked.
+        terms: The terms of the run.
         metrics: The server's own, by round.
     """
 
@@ -57,6 +65,9 @@ class Observation:
     visits: dict
     nodes: list
     metrics: list
+    terms: Terms
+    owners: list
+    notary: X25519PrivateKey | None
 
     def rounds_asked(self):
         """Return, for each round in which anybody was asked for a sum, when that began."""
@@ -68,6 +79,11 @@ class Observation:
 
     def sums(self):
         return [one for one in self.exchanges if one.kind == f"train.{messages.GRADIENT}"]
+
+    def openings(self):
+        """Return what a notary was asked to open, by round."""
+        asked = [one for one in self.exchanges if one.kind == f"query.{messages.OPEN}"]
+        return {one.question[messages.ROUND]: one for one in asked}
 
 
 class _ListeningSuperlink(Superlink):
@@ -136,10 +152,17 @@ def observe(folder, mode, kinds, *, rounds, round_seconds=None):
     )
     with contextlib.ExitStack() as stack:
         stack.enter_context(superlink)
+        # Nobody listens to the notary's line.
         taps = [Tap(superlink.port) for _ in kinds]
         for tap in taps:
             stack.callback(tap.close)
-        stack.enter_context(_machine(folder, tls.ca, kinds, taps, cluster.policies))
+        nodes = [
+            f"{kind}={tap.port}={policy}"
+            for kind, tap, policy in zip(kinds, taps, cluster.policies, strict=True)
+        ]
+        if cluster.notary is not None:
+            nodes.append(f"{NOTARY}={superlink.port}={cluster.notary.path}")
+        stack.enter_context(_machine(folder, tls.ca, nodes))
         status = superlink.wait(superlink.start_run(app))
         if not status.completed:
             raise AssertionError(f"the run failed: {status.details}; see {folder}")
@@ -151,18 +174,17 @@ def observe(folder, mode, kinds, *, rounds, round_seconds=None):
         segments=[sorted(tap.segments, key=lambda one: one.at) for tap in taps],
         exchanges=read_exchanges(superlink.record),
         visits=read_visits(superlink.record),
-        nodes=json.loads((folder / _IDS).read_text()),
+        nodes=json.loads((folder / _IDS).read_text())[: len(kinds)],
         metrics=read_metrics(cluster.server),
+        terms=cluster.terms,
+        owners=[owner_name(key.public_key()) for key in signing_keys(cluster.policies)],
+        notary=cluster.notary and cluster.notary.load_key(),
     )
 
 
 @contextlib.contextmanager
-def _machine(folder, authority, kinds, taps, policies):
-    """Run the clients, each behind its tap; returns once all have joined."""
-    nodes = [
-        f"{kind}={tap.port}={policy}"
-        for kind, tap, policy in zip(kinds, taps, policies, strict=True)
-    ]
+def _machine(folder, authority, nodes):
+    """Run the nodes; returns once all have joined."""
     program = Path(__file__).parent / "machine.py"
     environment = {**os.environ, "FLWR_HOME": str(folder / "flwr"), "PYTHONPATH": str(_ROOT)}
     with (folder / "machine.log").open("ab") as log:

@@ -11,10 +11,11 @@ from pathlib import Path
 from coinflower.protocol.modes import Mode
 from tests.wire.judge import judge
 from tests.wire.observed import observe
-from tests.wire.views import co_client_view, network_view, server_view
+from tests.wire.views import co_client_view, network_view, notary_view, server_view
 
 CLIENTS = 4
 _LEAKS = ("early reply", "shared filler", "bare filler")
+_MASKED_LEAKS = ("early reply", "shared mask", "no echo")
 # Two clients of different speed, and one that would like to know which of them takes part.
 _WATCHED = ("curious", "honest", "slower")
 _SHORT = 100
@@ -35,6 +36,14 @@ def main(rounds=400):
     results.append(_row(seen, "early reply", "network", network_view, True))
     results.append(_row(seen, "shared filler", "server", server_view, True))
     results.append(_row(seen, "bare filler", "server", server_view, True))
+    seen = _observe(Mode.MASKED, honest, rounds)
+    results.append(_row(seen, "honest", "server", server_view, False))
+    results.append(_row(seen, "honest", "notary", notary_view, False))
+    results.append(_row(seen, "honest", "network", network_view, False))
+    seen = _observe(Mode.MASKED, _MASKED_LEAKS, short)
+    results.append(_row(seen, "early reply", "server", server_view, True))
+    results.append(_row(seen, "shared mask", "server", server_view, True))
+    results.append(_row(seen, "no echo", "notary", notary_view, True))
     trusted = _observe(Mode.TRUSTED, honest, short)
     results.append(_row(trusted, "honest", "network", network_view, True))
     covered = _observe(Mode.COVERED, honest, short)

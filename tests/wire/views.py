@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from coinflower.learning.noise import lattice_cell
+from coinflower.masking.masks import lifted, numbers_from_bytes
+from coinflower.masking.tickets import Occasion, split_tickets
 from coinflower.protocol import messages
 from tests.wire.observed import NOISE_MULTIPLIER
 
@@ -79,7 +81,8 @@ def server_view(seen, kind="honest"):
     Every charged round has a row; one without an answer says so.
     """
     sums = {(seen.nodes.index(one.node), one.question[messages.ROUND]): one for one in seen.sums()}
-    vectors = {key: np.frombuffer(one.answer[messages.SUM], "<f4") for key, one in sums.items()}
+    vectors = {key: _vector(seen, one) for key, one in sums.items()}
+    opened = _opened(seen)
     common = [Counter(vector[place] for vector in vectors.values()) for place in range(_LOOKED_UP)]
     salts = Counter(one.answer[messages.SALT] for one in sums.values())
     rows = {}
@@ -96,11 +99,68 @@ def server_view(seen, kind="honest"):
                 row += [order, twins, salts[salt], np.mean(list(salt)), len(set(salt))]
                 echo = one.answer.get(messages.ECHO, b"\0")
                 row += [np.mean(list(echo)), len(set(echo))]
-                row += [*_head(one), *_content(vector)]
+                row += [*_head(one), *_content(vector), *_bytes(one.answer.get(messages.TICKET))]
+                row += opened.get(round_, [])
             rows[client, round_] = row
     width = max(map(len, rows.values()))
     filled = {key: row + [-1.0] * (width - len(row)) for key, row in rows.items()}
     return _view(seen, filled, kind)
+
+
+def _vector(seen, one):
+    """Return the numbers of an answer; under a mask these are whole."""
+    content = one.answer[messages.SUM]
+    if not seen.mode.masks_sums:
+        return np.frombuffer(content, "<f4")
+    bits = seen.terms.ring_bits
+    return lifted(numbers_from_bytes(content, 8 * len(content) // bits, bits)).astype(np.float32)
+
+
+def _opened(seen):
+    """Return, by round, figures of the sum that a notary opened, which all clients have a part in.
+
+    A server has it from the masked numbers and the sum of their masks.
+    """
+    found = {}
+    bits = seen.terms.ring_bits
+    for round_, one in seen.openings().items():
+        numbers = [
+            numbers_from_bytes(other.answer[messages.SUM], one.question[messages.LENGTH], bits)
+            for other in seen.sums()
+            if other.question[messages.ROUND] == round_
+            and other.answer[messages.TICKET] in one.question[messages.TICKETS]
+        ]
+        masks = numbers_from_bytes(one.answer[messages.MASKS], len(numbers[0]), bits)
+        total = lifted(np.sum(numbers, axis=0, dtype=masks.dtype) - masks)
+        found[round_] = [np.mean(total), np.std(total), np.max(np.abs(total))]
+    return found
+
+
+def notary_view(seen, kind="honest"):
+    """Return what a notary has of all clients of a kind: their tickets, and when these came.
+
+    It knows whose they are, in which order, and the seeds; it has no numbers that they mask.
+    """
+    rows = {}
+    seeds = Counter()
+    for round_, one in seen.openings().items():
+        occasion = Occasion.of(seen.terms, round_)
+        tickets = split_tickets(one.question[messages.TICKETS], occasion, len(seen.owners))
+        for place, ticket in enumerate(tickets):
+            client = seen.owners.index(ticket.owner)
+            seed = ticket.seed(occasion, seen.notary)
+            seeds[seed] += 1
+            row = [client, place, len(tickets), one.fetched_at - one.asked_at, seeds[seed]]
+            for part in (ticket.token, ticket.seals[0], ticket.signature, seed):
+                row += _bytes(part)
+            rows[client, round_] = row
+    return _view(seen, rows, kind)
+
+
+def _bytes(content):
+    if content is None:
+        return [0, 0.0, 0, 0]
+    return [len(content), np.mean(list(content)), len(set(content)), content.count(0)]
 
 
 def co_client_view(seen, watcher="curious"):
