@@ -21,6 +21,10 @@ from flwr.proto.federation_config_pb2 import SimulationConfig
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.control import ControlHttpClient
 
+from coinflower.flower_internals.connections import connect_by, trust
+
+_TIMEOUT_SECONDS = 30.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
@@ -56,9 +60,12 @@ class Control:
     """
 
     def __init__(self, address: str, root_certificates: bytes | None) -> None:
-        self._client = ControlHttpClient.from_server_address(
-            address, root_certificates is None, root_certificates, []
+        insecure = root_certificates is None
+        self._client = ControlHttpClient(
+            f"{'http' if insecure else 'https'}://{address}", verify=False
         )
+        verify = False if insecure else trust(root_certificates)
+        connect_by(self._client, verify=verify, timeout=_TIMEOUT_SECONDS)
 
     def close(self) -> None:
         """Close the connection."""

@@ -70,6 +70,7 @@ def client(
 
     from coinflower.client.app import make_app
     from coinflower.client.node.private_key import load_private_key
+    from coinflower.client.node.proxies import environment_proxy
     from coinflower.client.node.resident import ResidentNode
     from coinflower.client.participant import Participant
     from coinflower.deploy.machines.health import HealthServer
@@ -77,6 +78,7 @@ def client(
 
     torch.set_num_threads(1)
     key = None if private_key is None else load_private_key(private_key)
+    proxy = environment_proxy(superlink)
     # Policy, data and ledger now, so that what is wrong shows before anybody asks.
     participant = Participant.open(policy.absolute(), device=device)
     with stop_on_signals() as stop, contextlib.ExitStack() as stack:
@@ -88,6 +90,7 @@ def client(
             root_certificates=authority,
             private_key=key,
             drain_seconds=drain_seconds,
+            proxy=proxy,
         )
         if page is not None:
             server = stack.enter_context(_owners_page(page, participant, superlink, node))

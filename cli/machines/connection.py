@@ -17,12 +17,12 @@ Insecure = Annotated[
     bool, typer.Option("--insecure", help="Use plain HTTP; only for a server on this machine.")
 ]
 RootCertificates = Annotated[
-    Path | None, typer.Option(help="ca.pem of the server's authority (default: the system's).")
+    Path | None, typer.Option(help="ca.pem of the server's authority (default: public ones).")
 ]
 
 
 def read_authority(address: str, certificates: Path | None, *, insecure: bool) -> bytes | None:
-    """Return the authority to trust at an address; None trusts the system's, or needs none.
+    """Return the authority to trust at an address; None trusts public ones, or needs none.
 
     Raises:
         ValueError: The address, or what is said of TLS, makes no sense.

@@ -72,6 +72,7 @@ def run(
     notary = kept.open()
 
     from coinflower.client.node.private_key import load_private_key
+    from coinflower.client.node.proxies import environment_proxy
     from coinflower.client.node.resident import ResidentNode
     from coinflower.deploy.machines.health import HealthServer
     from coinflower.notary.app import make_app
@@ -86,6 +87,7 @@ def run(
             private_key=None if insecure else load_private_key(kept.node_key),
             poll_interval=_POLL_SECONDS,
             drain_seconds=drain_seconds,
+            proxy=environment_proxy(superlink),
         )
         with HealthServer(health_port, lambda: node.joined, host=health_host):
             node.run()

@@ -12,7 +12,6 @@ kept in a cache, by their hash, that all nodes of the process share
 
 from __future__ import annotations
 
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message, RecordDict
 
 from coinflower.client.node.connection_errors import clock_trouble, transport_trouble
+from coinflower.flower_internals.connections import trust
 from coinflower.flower_internals.errors import is_failed_activation, refusal_in
 from coinflower.flower_internals.fleet import Fleet
 from coinflower.flower_internals.long_fields import Buffer
@@ -66,11 +66,12 @@ class Link:
     Args:
         address: ``host:port`` of the SuperLink.
         insecure: Plain HTTP instead of TLS.
-        root_certificates: PEM of the authority to trust; the system's own if None.
+        root_certificates: PEM of the authority to trust; public authorities if None.
         private_key: The node's registered key; None registers a fresh one for this connection.
         heartbeat_interval: Seconds that are promised between heartbeats.
         polling_group: What the nodes of this process share.
         stop: Ends waiting early.
+        proxy: What the connection goes through, if not directly.
     """
 
     def __init__(
@@ -83,20 +84,20 @@ class Link:
         heartbeat_interval: float,
         polling_group: PollingGroup,
         stop: threading.Event,
+        proxy: httpx.Proxy | None = None,
     ) -> None:
+        self._address = address
+        self._proxy = proxy
         self._registered_here = private_key is None
         self._company = polling_group
         self._stop = stop
-        verify: ssl.SSLContext | bool = not insecure
-        if not insecure and root_certificates is not None:
-            verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            verify.load_verify_locations(cadata=root_certificates.decode("ascii"))
         self._fleet = Fleet(
             f"{'http' if insecure else 'https'}://{address}",
             # P-256 is verified several times faster than the P-384 that Flower's tools make.
             private_key or ec.generate_private_key(ec.SECP256R1()),
-            verify=verify,
+            verify=False if insecure else trust(root_certificates),
             heartbeat_interval=heartbeat_interval,
+            proxy=proxy,
         )
 
     def join(self) -> int:
@@ -188,6 +189,8 @@ class Link:
             return method(*arguments, **options)
         except httpx.HTTPStatusError as error:
             status = error.response.status_code
+            if error.response.has_redirect_location:
+                raise UnreachableError("what answers there sends us elsewhere") from error
             if status in (502, 503, 504):
                 raise UnreachableError(f"its gateway says {status}") from error
             if status == 401:
@@ -207,7 +210,8 @@ class Link:
                 f"it says {quoted(known.message)}" if known else f"HTTP status {status}"
             ) from error
         except httpx.RequestError as error:  # also a body that cannot be decoded
-            raise UnreachableError(transport_trouble(error)) from error
+            trouble = transport_trouble(error, self._address, self._proxy)
+            raise UnreachableError(trouble) from error
         except MalformedError as error:
             raise UnreachableError(str(error)) from error
         except ValueError as error:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
+import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message
 from flwr.clientapp import ClientApp
@@ -28,6 +29,7 @@ from coinflower.client.node.link import (
     UnreachableError,
 )
 from coinflower.client.node.polling_group import PollingGroup
+from coinflower.client.node.proxies import proxy_address
 from coinflower.flower_internals.messages import Arrival
 from coinflower.protocol.foreign import quoted
 
@@ -49,7 +51,7 @@ class ResidentNode:
         stop: Set it to make ``run`` return.
         node_config: What handlers read from ``context.node_config``.
         insecure: Plain HTTP; otherwise TLS.
-        root_certificates: PEM of the authority to trust; None trusts the system's.
+        root_certificates: PEM of the authority to trust; None trusts public authorities.
         private_key: Key of a node that is registered at the SuperLink; None registers a fresh key.
         poll_interval: Seconds between two polls of an idle node.
         heartbeat_interval: The SuperLink considers the node gone after twice this time of silence;
@@ -57,6 +59,7 @@ class ResidentNode:
         max_backoff: Longest pause between two attempts to reach the SuperLink.
         drain_seconds: How much longer the current message may take after ``stop`` is set.
         polling_group: Shared by the nodes of one process; None stands for a node on its own.
+        proxy: What the connection goes through, if not directly.
         logger: Where the node says what happens to it.
 
     Raises:
@@ -78,6 +81,7 @@ class ResidentNode:
         max_backoff: float = 5.0,
         drain_seconds: float = 0.0,
         polling_group: PollingGroup | None = None,
+        proxy: httpx.Proxy | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
         if not poll_interval > 0:
@@ -89,6 +93,7 @@ class ResidentNode:
         self._insecure = insecure
         self._root_certificates = root_certificates
         self._private_key = private_key
+        self._proxy = proxy
         self._poll_interval = poll_interval
         self._heartbeat_interval = heartbeat_interval
         self._max_backoff = max_backoff
@@ -164,6 +169,7 @@ class ResidentNode:
             heartbeat_interval=self._heartbeat_interval,
             polling_group=self._company,
             stop=self._stop,
+            proxy=self._proxy,
         )
         try:
             self.node_id = link.join()
@@ -171,7 +177,8 @@ class ResidentNode:
             link.close()
             raise
         self._link = link
-        self._log.info("Joined the SuperLink at %s as node %s", self._address, self.node_id)
+        way = "" if self._proxy is None else f" through the proxy {proxy_address(self._proxy)}"
+        self._log.info("Joined the SuperLink at %s as node %s%s", self._address, self.node_id, way)
         return link
 
     def _take_turn(self, link: Link) -> None:

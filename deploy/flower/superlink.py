@@ -8,16 +8,12 @@ directory that a run is submitted from.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import ssl
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +22,19 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from coinflower.accounting.errors import UserError
 from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.guard import start_guarded, stop_guarded
+from coinflower.deploy.flower.loopback import (
+    LOOPBACK,
+    free_port,
+    is_free,
+    is_healthy,
+    spare_loopback,
+)
 
 if TYPE_CHECKING:
     from coinflower.flower_internals.control import Control, RunStatus
 
 Response = TypeVar("Response")
 
-LOOPBACK = "127.0.0.1"
 _START_TIMEOUT_SECONDS = 120.0
 _ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -133,7 +135,8 @@ class Superlink:
         home.mkdir(parents=True, exist_ok=True)
         binaries = Path(sys.executable).parent
         path = f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}"
-        env = os.environ | _ENVIRONMENT | {"FLWR_HOME": str(home), "PATH": path} | self._environment
+        env = spare_loopback(os.environ) | _ENVIRONMENT | self._environment
+        env |= {"FLWR_HOME": str(home), "PATH": path}
         try:
             with self.log_file.open("ab") as log:
                 self._guard = start_guarded(self._command(), env=env, log=log)
@@ -257,8 +260,7 @@ class Superlink:
         while time.monotonic() < deadline:
             if not self.alive():
                 raise SuperlinkError(self._obituary("did not start"))
-            with contextlib.suppress(urllib.error.URLError, OSError):
-                urllib.request.urlopen(url, timeout=2, context=context).close()
+            if is_healthy(url, context):
                 return
             time.sleep(0.05)
         raise SuperlinkError(self._obituary(f"was silent for {_START_TIMEOUT_SECONDS:.0f} s"))
@@ -266,27 +268,3 @@ class Superlink:
     def _obituary(self, what: str) -> str:
         last = self.log_file.read_text(errors="replace").strip().splitlines()[-5:]
         return f"The SuperLink {what}. Its log {self.log_file} ends with:\n" + "\n".join(last)
-
-
-def free_port(host: str) -> int:
-    """Return a TCP port that nobody listens on, and that nobody else is given for a minute.
-
-    A connection that this end closes first keeps the port in TIME_WAIT for that long. The system
-    then hands it to nobody who asks for any port, but whoever asks for this one may listen on it.
-    """
-    with socket.create_server((host, 0)) as listening:
-        address = listening.getsockname()
-        with socket.create_connection(address), listening.accept()[0]:
-            return int(address[1])
-
-
-def is_free(host: str, port: int) -> bool:
-    """Return whether a program may listen there."""
-    with socket.socket() as probe:
-        # As the SuperLink does: a port whose last connections are still fading away is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-        return True

@@ -8,15 +8,14 @@ import ssl
 import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 from coinflower.accounting.errors import UserError
 from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.guard import start_guarded, stop_guarded
-from coinflower.deploy.flower.superlink import LOOPBACK, TlsFiles, is_free
+from coinflower.deploy.flower.loopback import LOOPBACK, is_free, is_healthy
+from coinflower.deploy.flower.superlink import TlsFiles
 from coinflower.deploy.gateway.config import render_config
 from coinflower.deploy.programs import find_program
 
@@ -142,10 +141,7 @@ def _wait_until_open(door: Gateway, host: str, port: int, tls: TlsFiles) -> None
     while time.monotonic() < deadline:
         if not door.alive():
             raise DeploymentError(door.last_log_lines())
-        with contextlib.suppress(urllib.error.URLError, OSError):
-            urllib.request.urlopen(
-                f"https://{reached}:{port}/health", timeout=2, context=context
-            ).close()
+        if is_healthy(f"https://{reached}:{port}/health", context):
             return
         time.sleep(0.05)
     raise DeploymentError(f"The gateway did not answer at {host}:{port}; see {door.log_file}.")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from coinflower.accounting.errors import UserError
 from coinflower.deploy.flower.guard import start_guarded, stop_guarded
-from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.flower.loopback import LOOPBACK, free_port, spare_loopback
 from coinflower.deploy.machines.logs import TextFormatter
 
 
@@ -77,7 +77,7 @@ def local_nodes(
     guards: list[subprocess.Popen[bytes]] = []
     try:
         for index, policy in enumerate(policies):
-            environment = {**os.environ, "FLWR_HOME": str(folder / f"flwr-{index}")}
+            environment = {**spare_loopback(os.environ), "FLWR_HOME": str(folder / f"flwr-{index}")}
             environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
             with (folder / f"client-{index}.log").open("ab") as log:
                 guards.append(start_guarded(make(address, policy), env=environment, log=log))

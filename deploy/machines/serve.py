@@ -12,7 +12,8 @@ from pathlib import Path
 
 from coinflower.accounting.errors import UserError
 from coinflower.deploy.errors import DeploymentError
-from coinflower.deploy.flower.superlink import LOOPBACK, Superlink, TlsFiles
+from coinflower.deploy.flower.loopback import LOOPBACK
+from coinflower.deploy.flower.superlink import Superlink, TlsFiles
 from coinflower.deploy.gateway.config import largest_body
 from coinflower.deploy.gateway.process import Gateway, find_nginx, gateway, listen_address
 from coinflower.deploy.keys.keys import (

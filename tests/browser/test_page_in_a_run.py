@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.flower.loopback import LOOPBACK, free_port
 from coinflower.deploy.local.cluster import prepare
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal

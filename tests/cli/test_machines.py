@@ -22,7 +22,8 @@ from coinflower.client.app import make_app
 from coinflower.client.node.private_key import load_private_key
 from coinflower.client.node.resident import ResidentNode
 from coinflower.client.participant import Participant
-from coinflower.deploy.flower.superlink import LOOPBACK, Superlink, TlsFiles, free_port
+from coinflower.deploy.flower.loopback import LOOPBACK, free_port
+from coinflower.deploy.flower.superlink import Superlink, TlsFiles
 from coinflower.deploy.gateway import process as gateway_process
 from coinflower.deploy.keys import keys
 from coinflower.deploy.local.cluster import prepare

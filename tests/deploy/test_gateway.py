@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from flwr.app import ConfigRecord
 
-from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.flower.loopback import LOOPBACK, free_port
 from coinflower.deploy.gateway.config import largest_body, render_config, render_container_config
 from coinflower.learning import size_of
 from coinflower.protocol import messages

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.flower.loopback import LOOPBACK, free_port
 from tests.support.builders import policy_text
 from tests.support.waiting import PATIENCE, wait_until
 

@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from coinflower.cli import main as cli
 from coinflower.deploy.errors import DeploymentError
-from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.flower.loopback import LOOPBACK, free_port
 from coinflower.deploy.machines import health
 from coinflower.deploy.machines.health import ALIVE, SERVICE, HealthServer, ask_health
 from tests.support.waiting import PATIENCE, wait_until

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coinflower.deploy.errors import DeploymentError
-from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.flower.loopback import LOOPBACK, free_port
 from coinflower.deploy.machines.prometheus import metrics_server, render_metrics
 from coinflower.server.journal import Journal
 from tests.support.federations import REPORT

@@ -17,7 +17,7 @@ from pathlib import Path
 import tomli_w
 
 from coinflower.accounting.composition.compose import epsilon_after
-from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.flower.loopback import LOOPBACK, free_port
 from coinflower.deploy.local.cluster import prepare
 from coinflower.protocol.policy import load_policy
 from coinflower.server.journal import METRICS

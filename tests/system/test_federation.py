@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 import coinflower
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.flower.loopback import LOOPBACK, free_port
 from coinflower.deploy.local.cluster import prepare
 from coinflower.learning import Update, build_model, flatten_parameters, load_data, load_parameters
 from coinflower.protocol.modes import PRIVATE_MODES, Mode

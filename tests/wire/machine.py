@@ -14,7 +14,7 @@ import torch
 
 from coinflower.client.app import make_app
 from coinflower.client.node.resident import ResidentNode
-from coinflower.deploy.flower.superlink import LOOPBACK
+from coinflower.deploy.flower.loopback import LOOPBACK
 from coinflower.deploy.machines.logs import LogFormat, start_logging
 from coinflower.deploy.machines.notary_folder import NotaryFolder
 from coinflower.deploy.signals import stop_on_signals

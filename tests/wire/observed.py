@@ -12,8 +12,9 @@ import tomli_w
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from coinflower.deploy.flower.guard import start_guarded, stop_guarded
+from coinflower.deploy.flower.loopback import LOOPBACK
 from coinflower.deploy.flower.run_app import write_app
-from coinflower.deploy.flower.superlink import LOOPBACK, Superlink, TlsFiles
+from coinflower.deploy.flower.superlink import Superlink, TlsFiles
 from coinflower.deploy.keys.keys import make_authority, make_server_certificate
 from coinflower.deploy.local.cluster import prepare
 from coinflower.learning import Update

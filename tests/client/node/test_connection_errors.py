@@ -3,23 +3,18 @@
 import datetime
 import email.utils
 import http.server
-import ipaddress
-import socket
-import ssl
 import threading
 
 import httpx
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from coinflower.client.node.connection_errors import clock_trouble
 from coinflower.client.node.link import ForgottenError, Link, UnreachableError
 from coinflower.client.node.polling_group import PollingGroup
+from tests.support.tls import certificate, join, serving_tls
 
-HERE = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 SERVERS_TIME = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
 
@@ -40,73 +35,6 @@ def set_clock(monkeypatch, ahead):
     monkeypatch.setattr("coinflower.client.node.connection_errors.datetime", Clock)
 
 
-def certificate(folder, *, name=HERE, days=(-1, 1)):
-    """Write a certificate that signs itself, and return its file and its key's."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    who = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    begins, ends = (
-        datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=day) for day in days
-    )
-    made = (
-        x509.CertificateBuilder(who, who, key.public_key(), x509.random_serial_number())
-        .not_valid_before(begins)
-        .not_valid_after(ends)
-        .add_extension(x509.SubjectAlternativeName([name]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    folder.mkdir(exist_ok=True)
-    (folder / "cert.pem").write_bytes(made.public_bytes(Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    )
-    return folder / "cert.pem", folder / "key.pem"
-
-
-@pytest.fixture
-def served():
-    """Return a function that serves a TLS certificate and gives the port and what was received."""
-    received = []
-    sockets = []
-
-    def serve(cert, key):
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(cert, key)
-        listening = socket.create_server(("127.0.0.1", 0))
-        sockets.append(listening)
-
-        def answer():
-            try:
-                connection, _ = listening.accept()
-                with context.wrap_socket(connection, server_side=True) as secure:
-                    received.append(secure.recv(1000))
-            except OSError:
-                pass
-
-        threading.Thread(target=answer, daemon=True).start()
-        return listening.getsockname()[1]
-
-    yield serve, received
-    for one in sockets:
-        one.close()
-
-
-def join(port, authority):
-    link = Link(
-        f"127.0.0.1:{port}",
-        insecure=False,
-        root_certificates=authority.read_bytes(),
-        private_key=ec.generate_private_key(ec.SECP384R1()),
-        heartbeat_interval=10,
-        polling_group=PollingGroup(),
-        stop=threading.Event(),
-    )
-    try:
-        link.join()
-    finally:
-        link.close()
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -115,20 +43,24 @@ def join(port, authority):
         ({"name": x509.DNSName("fl.example.org")}, "its certificate is for another address"),
     ],
 )
-def test_a_certificate_that_does_not_hold_is_named(served, tmp_path, options, sentence):
-    serve, received = served
+def test_a_certificate_that_does_not_hold_is_named(tmp_path, options, sentence):
     cert, key = certificate(tmp_path, **options)
-    with pytest.raises(UnreachableError, match=f"{sentence}.*nothing was sent"):
-        join(serve(cert, key), cert)
+    with (
+        serving_tls(cert, key) as (port, received),
+        pytest.raises(UnreachableError, match=f"{sentence}.*nothing was sent"),
+    ):
+        join(f"127.0.0.1:{port}", cert)
     assert b"".join(received) == b""
 
 
-def test_a_foreign_authority_is_named(served, tmp_path):
-    serve, received = served
-    cert, key = certificate(tmp_path / "theirs")
+def test_a_foreign_authority_is_named(tmp_path):
+    cert, key = certificate(tmp_path / "theirs", signer="Theirs\n\x1b[31m")
     mine, _ = certificate(tmp_path / "mine")
-    with pytest.raises(UnreachableError, match="was not signed by the authority given here"):
-        join(serve(cert, key), mine)
+    with serving_tls(cert, key) as (port, received), pytest.raises(UnreachableError) as refused:
+        join(f"127.0.0.1:{port}", mine)
+    told = str(refused.value)
+    assert "was not signed by the authority given here but by 'CN=Theirs" in told
+    assert told.isprintable()
     assert b"".join(received) == b""
 
 
@@ -148,7 +80,7 @@ def test_plain_http_in_place_of_tls_is_named(tmp_path):
     with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(UnreachableError, match="does not speak TLS; nothing was sent"):
-            join(server.server_port, cert)
+            join(f"127.0.0.1:{server.server_port}", cert)
         server.shutdown()
 
 

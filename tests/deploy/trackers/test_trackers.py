@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coinflower.cli.main import app
-from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.flower.loopback import LOOPBACK, free_port
 from coinflower.deploy.local import cluster, local_run
 from coinflower.deploy.machines import serve
 from coinflower.deploy.trackers import following
