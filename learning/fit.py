@@ -13,6 +13,7 @@ from coinflower.learning.data.dataset import Dataset
 from coinflower.learning.data.records import Records, are_indices
 from coinflower.learning.device import device_holding
 from coinflower.learning.gradients.clipped import clipped_gradient_sum, refuse_mixing_layers
+from coinflower.learning.mixing import refuse_mixing_model
 from coinflower.learning.models.build import MADE_TO_MEASURE, MODELS, build_model
 from coinflower.learning.models.sequences import Vocabulary
 from coinflower.learning.models.tuning import ALL_OF_IT, FineTuning
@@ -68,7 +69,8 @@ def try_out(
 ) -> None:
     """Show now, not in a round, whether model, records and task go together.
 
-    A blank row shows it, so that it depends on no record.
+    A blank row shows it, and a few random ones if the model is the user's own, so that it depends
+    on no record.
 
     Args:
         model: The model.
@@ -79,8 +81,8 @@ def try_out(
 
     Raises:
         UserError: The model answers with another number of outputs than the task has, the targets
-            are for another task, layers or loss mix records, or weights are used past their
-            layers.
+            are for another task, the model or the loss mixes records, or weights are used past
+            their layers.
         Exception: Whatever the user's own model raises.
     """
     blank, target = records.blank_row()
@@ -97,6 +99,8 @@ def try_out(
         )
     clipped_gradient_sum(model, blank, taken, clip_norm, loss=task.losses)
     require_whole_gradient(model, name, blank, taken, task)
+    if name not in MODELS:
+        refuse_mixing_model(model, name, blank, taken, task)
 
 
 def require_vocabulary(model: nn.Module, public: Records) -> None:

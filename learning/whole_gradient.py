@@ -1,7 +1,6 @@
 """Whether gradients that are found layer by layer are whole."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -10,6 +9,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.learning.device import device_holding
 from coinflower.learning.gradients.clipped import clipped_gradient_sum
 from coinflower.learning.gradients.per_record import Inputs, summed, trainable_parameters
+from coinflower.learning.seeded import seeded
 from coinflower.learning.tasks.task import Task
 
 _ROUNDING = 1e-3  # of a gradient, generous for deep models in single precision
@@ -25,8 +25,8 @@ def require_whole_gradient(
     Args:
         model: The model.
         name: Its name.
-        inputs: One record, blank.
-        targets: Its target.
+        inputs: Some records.
+        targets: Their targets.
         task: What is learned.
 
     Raises:
@@ -46,18 +46,11 @@ def require_whole_gradient(
     def by_layer() -> torch.Tensor:
         return clipped_gradient_sum(model, inputs, targets, math.inf, loss=task.losses)
 
-    whole = _seeded(ordinary)
-    apart = float((whole - _seeded(by_layer)).norm())
+    whole = seeded(ordinary)
+    apart = float((whole - seeded(by_layer)).norm())
     # A model may draw at random where no seed reaches; then nothing can be compared.
-    if apart > _ROUNDING * float(whole.norm()) and torch.equal(whole, _seeded(ordinary)):
+    if apart > _ROUNDING * float(whole.norm()) and torch.equal(whole, seeded(ordinary)):
         raise UserError(
             f"model {name!r} computes with a layer's weights outside of that layer, so that the "
             "gradient of a single record would lack a part: call the layer itself"
         )
-
-
-def _seeded(compute: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Compute with the same random numbers every time."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return compute()

@@ -63,7 +63,8 @@ def clipped_gradient_sum(
     One record moves the result by at most C, whatever it holds: a record whose gradient norm is
     NaN, infinite or beyond what single precision can scale down contributes exactly zero. So does
     one person, all of whose records count as zero if one of them does. Torch's layers that mix
-    records are refused; a model's own code is trusted to keep the rows of a batch apart.
+    records are refused; a model's own code is trusted to keep the rows of a batch apart, once it
+    was tried out (`coinflower.learning.mixing`).
 
     Args:
         model: Takes the inputs, records in the first dimension, and returns one row per record.

@@ -27,7 +27,7 @@ def refuse_mixing_loss(task: Task, target: torch.Tensor) -> None:
         UserError: It mixes records, or is not one number per record.
     """
     generator = torch.Generator().manual_seed(0)
-    for targets in _trials(task, target, generator):
+    for targets in random_targets(task, target, _RECORDS, generator):
         outputs = torch.randn(_RECORDS, task.outputs, generator=generator).requires_grad_()
         summed(task.losses, outputs, targets)  # refuses other shapes
         losses = task.losses(outputs, targets)
@@ -57,8 +57,18 @@ def _reaches_others(losses: torch.Tensor, outputs: torch.Tensor) -> bool:
     return False
 
 
-def _trials(task: Task, target: torch.Tensor, generator: torch.Generator) -> Iterator[torch.Tensor]:
-    shape = (_RECORDS, *target.shape[1:])
+def random_targets(
+    task: Task, target: torch.Tensor, count: int, generator: torch.Generator
+) -> Iterator[torch.Tensor]:
+    """Yield targets that fit a task, of one kind after the other.
+
+    Args:
+        task: The task.
+        target: A row of targets, for their shape and type.
+        count: How many.
+        generator: Where they come from.
+    """
+    shape = (count, *target.shape[1:])
     if not target.is_floating_point():
         yield torch.randint(max(2, task.outputs), shape, generator=generator)
         return
