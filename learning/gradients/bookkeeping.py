@@ -15,7 +15,7 @@ from torch import nn
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.gradients.layers import BOOKABLE, Call
-from coinflower.learning.gradients.per_record import NOBODY, Inputs, Loss, exact_device, summed
+from coinflower.learning.gradients.per_record import NOBODY, Inputs, Loss, exact, summed
 from coinflower.learning.gradients.units import UnitGradients
 
 
@@ -107,8 +107,7 @@ def _layer_gradients(layer: nn.Module, calls: list[Call], records: int) -> Itera
                 "first"
             )
         if call.output_gradient is not None:
-            where = exact_device(call.activation.device)
-            factors.append((call.activation.to(where), call.output_gradient.to(where)))
+            factors.append((exact(call.activation), exact(call.output_gradient)))
     return gradients_of(layer, factors) if factors else iter(())
 
 

@@ -32,6 +32,7 @@ from coinflower.learning.gradients.per_record import (
     cross_entropy,
     denormals_flushed,
     exact_device,
+    exact_products,
     square_norms_of,
     trainable_parameters,
 )
@@ -119,7 +120,7 @@ def clipped_gradient_sum(
         groups=groups,
     ).in_order
     layers = bookable_layers(model)
-    with denormals_flushed():
+    with denormals_flushed(), exact_products():
         if layers is not None:
             try:
                 return _sum_in_chunks(model, BookKeeper(model, layers, loss), batch, chunk_size)

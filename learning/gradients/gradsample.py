@@ -12,6 +12,7 @@ from coinflower.learning.gradients.per_record import (
     NOBODY,
     Inputs,
     Loss,
+    exact,
     exact_device,
     summed,
     trainable_parameters,
@@ -118,15 +119,14 @@ class PerRecordModel:
 
     @staticmethod
     def _take(parameter: nn.Parameter, records: int) -> torch.Tensor:
-        where = exact_device(parameter.device)
         gradient: torch.Tensor | None = getattr(parameter, "grad_sample", None)
         parameter.grad = None
         parameter.grad_sample = None  # type: ignore[attr-defined]
         if gradient is None:
-            return torch.zeros(records, parameter.numel(), device=where)
+            return torch.zeros(records, parameter.numel(), device=exact_device(parameter.device))
         if gradient.shape[0] != records:
             raise UserError(
                 f"a parameter of shape {tuple(parameter.shape)} has {gradient.shape[0]} gradients "
                 f"for {records} records: keep the batch dimension first in the model"
             )
-        return gradient.flatten(1).to(where)
+        return exact(gradient.flatten(1))

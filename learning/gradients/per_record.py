@@ -92,6 +92,15 @@ def exact_device(device: torch.device) -> torch.device:
     return torch.device("cpu") if device.type == "mps" else device
 
 
+def exact(values: torch.Tensor) -> torch.Tensor:
+    """Return values where and as gradients are added up: in single precision at least.
+
+    In half precision a sum over many records is so coarse that one of them moves it by several C.
+    """
+    coarse = values.is_floating_point() and values.dtype.itemsize < torch.float32.itemsize
+    return values.to(exact_device(values.device), torch.float32 if coarse else values.dtype)
+
+
 def square_norms_of(gradients: torch.Tensor) -> torch.Tensor:
     """Return the squared L2 norm of each row in double precision, whose rounding is 10⁻¹⁶ of it.
 
@@ -118,6 +127,20 @@ def denormals_flushed() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(before)
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Multiply in single precision, whatever the user's code allows torch to do for speed.
+
+    Products of rounded factors would let a record exceed C by up to a hundredth.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def clip_factors(
