@@ -19,9 +19,9 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_up
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.deploy.terminal import say
-from coinflower.learning.tasks.metrics import brief
+from coinflower.learning.tasks.metrics import brief, private_sentence
 from coinflower.protocol.policy import load_policy
-from coinflower.server.journal import last_measured
+from coinflower.server.journal import last_measured, last_private
 
 _EPSILON_SECONDS = 2.0
 
@@ -113,6 +113,9 @@ class LiveView:
             f"expected batch {last['expected_batch']:.0f}   "
             f"{brief(measured and measured[1])}   "
         )
+        private = last_private(metrics)
+        if private is not None:
+            line += f"clients' records: {private_sentence(private[1])}   "
         if not self._cluster.terms.mode.is_private:
             return line + "NO PRIVACY"
         return line + self._largest_epsilon()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import click
 import typer
 
 from coinflower.accounting.errors import UserError
+from coinflower.accounting.rounding import rounded_up
 from coinflower.cli.options.bundles import bundling
 from coinflower.cli.options.learning import LearningOptions
 from coinflower.cli.options.masked import Colluders, Threshold
@@ -23,8 +24,9 @@ from coinflower.cli.stated import refuse_beside
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 from coinflower.protocol.modes import Mode, parse_mode
-from coinflower.protocol.terms import usual_rounds_per_invitation
+from coinflower.protocol.query import MetricName
 from coinflower.protocol.unit import Unit
+from coinflower.protocol.usual import usual_rounds_per_invitation
 
 _CLIENTS, _EPSILON, _DELTA = 10, 3.0, 1e-3
 # With --resume: how the run is played here and now, not what it is.
@@ -77,6 +79,19 @@ def run(
     device: DeviceOption = None,
     stepping: UpdateOptions,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 5,
+    evaluation_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Measure the model on clients' own records, too, for so much of their ε."
+        ),
+    ] = None,
+    evaluation_metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            click_type=click.Choice(get_args(MetricName)),
+            help="What that measures; several make the noise on each larger (default: one).",
+        ),
+    ] = None,
     poll_seconds: Annotated[
         float, typer.Option(help="Seconds between the server's polls for replies.")
     ] = 0.05,
@@ -173,6 +188,8 @@ def run(
             device=device or Plan.device,
             update=stepping.update(),
             evaluate_every=evaluate_every,
+            evaluation_epsilon=evaluation_epsilon,
+            evaluation_metrics=tuple(cast(list[MetricName], evaluation_metric or [])),
             poll_seconds=poll_seconds,
             round_seconds=round_seconds,
             trackers=tuple(map(TrackerName, tracker or ())),
@@ -249,6 +266,8 @@ def _print_results(results: dict[str, Any]) -> None:
         f"σ = {number(results['sigma'])}{cap}, δ = {results['delta']:g}, "
         f"{results['seconds']:.0f} s"
     )
+    if "evaluation" in results:
+        _print_evaluation(results["evaluation"])
     if results["private"]:
         say(f"ε is for {Unit(results['unit']).facts.protected}.")
     if "notary" in results:
@@ -259,6 +278,17 @@ def _print_results(results: dict[str, Any]) -> None:
         say("NO PRIVACY: this run protects nothing.", style="red")
     say(f"Results, model, ledgers and policies: {results['out']}")
     say(f"Report: {results['report']}")
+
+
+def _print_evaluation(evaluation: dict[str, Any]) -> None:
+    from coinflower.learning.tasks.metrics import private_sentence
+
+    found = private_sentence(evaluation["metrics"]) or "not measured"
+    say(
+        f"On clients' own records: {found} (two standard errors). {evaluation['times']} "
+        f"evaluations cost ε = {rounded_up(evaluation['epsilon'])} on their own, at "
+        f"σ = {number(evaluation['sigma'])}."
+    )
 
 
 def _print_notary(notary: dict[str, Any]) -> None:

@@ -1,4 +1,7 @@
-"""Sums of clipped gradients over fresh Poisson samples of the owner's records, or persons."""
+"""Sums over fresh Poisson samples of the owner's records, or persons.
+
+What is added up are clipped gradients, or the vectors of a query, which are as short.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,12 @@ import torch
 from torch import nn
 
 from coinflower.client.data import require_schema
-from coinflower.client.model import ModelRules, build_fitting_model, fitting_task
+from coinflower.client.model import (
+    ModelRules,
+    build_fitting_model,
+    fitting_task,
+    require_query,
+)
 from coinflower.learning import (
     Randomness,
     Records,
@@ -20,6 +28,7 @@ from coinflower.learning import (
     count_parameters,
 )
 from coinflower.learning.data.persons import units_of
+from coinflower.learning.queries.evaluation import Evaluation
 from coinflower.protocol.foreign import printable
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.unit import Unit
@@ -58,7 +67,10 @@ class GradientSums:
     def model_of(self, terms: Terms) -> nn.Module:
         """Return the model, reusing the last one if it is the same; a server may name many."""
         require_schema(self.data, terms)
-        return self._use(terms)[1]
+        task, model = self._use(terms)
+        if terms.query is not None:
+            require_query(terms.query, task)
+        return model
 
     def _use(self, terms: Terms) -> tuple[Task, nn.Module]:
         asked = (
@@ -96,16 +108,28 @@ class GradientSums:
         taken = task.take(self.data.targets[rows])
         rows = rows[taken.fit]
         inputs, _ = self.data.batch(rows)
+        targets = torch.from_numpy(taken.values[taken.fit])
+        persons = self._units.of[rows] if self._of_persons else None
+        if terms.query is not None:
+            evaluation = Evaluation(terms.query, task)
+            return evaluation.sum_over(model, inputs, targets, terms.clip_norm, persons)
         total: Vector = clipped_gradient_sum(
             model,
             inputs,
-            torch.from_numpy(taken.values[taken.fit]),
+            targets,
             terms.clip_norm,
             clipping=terms.clipping,
             loss=task.losses,
-            persons=torch.from_numpy(self._units.of[rows]) if self._of_persons else None,
+            persons=None if persons is None else torch.from_numpy(persons),
         ).numpy()
         return total
+
+    def length(self, terms: Terms) -> int:
+        """Return how many numbers an answer has."""
+        task, model = self._use(terms)
+        if terms.query is not None:
+            return Evaluation(terms.query, task).length
+        return count_parameters(model)
 
     def _sound_sum(self, terms: Terms, model: nn.Module, units: Rows) -> Vector:
         """Return the sum over the units whose own gradient does not fail.
@@ -120,7 +144,7 @@ class GradientSums:
                 rows = ", ".join(map(str, self._units.rows_of(units)))
                 said = printable(" ".join(str(error).split()), _MOST_CHARACTERS)
                 logger.error("Of the records in use, counted from 0, %s is zero: %s", rows, said)
-                return np.zeros(count_parameters(model), np.float32)
+                return np.zeros(self.length(terms), np.float32)
         middle = len(units) // 2
         first = self._sound_sum(terms, model, units[:middle])
         return first + self._sound_sum(terms, model, units[middle:])

@@ -20,7 +20,9 @@ from coinflower.learning import (
     size_of,
     try_out,
 )
+from coinflower.learning.queries.evaluation import Evaluation
 from coinflower.protocol.policy import Policy, Refusal, RefusedError
+from coinflower.protocol.query import Query
 from coinflower.protocol.terms import Terms
 
 
@@ -36,6 +38,18 @@ def fitting_task(terms: Terms, data: Records) -> Task:
     except Exception as error:  # the owner's own task may fail in any way
         raise RefusedError(Refusal.TASK, str(error)) from error
     return task
+
+
+def require_query(query: Query, task: Task) -> None:
+    """Refuse an evaluation by metrics that the task does not have.
+
+    Raises:
+        RefusedError: With the reason, which depends on no record.
+    """
+    try:
+        Evaluation(query, task)
+    except UserError as error:
+        raise RefusedError(Refusal.QUERY, str(error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)

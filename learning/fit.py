@@ -21,7 +21,7 @@ from coinflower.learning.own_code import blamed_on_its_author, place_of
 from coinflower.learning.tasks.independence import refuse_mixing_loss
 from coinflower.learning.tasks.task import Task
 from coinflower.learning.whole_gradient import require_whole_gradient
-from coinflower.protocol.terms import usual_model
+from coinflower.protocol.usual import usual_model
 
 _TRIED = 32
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +16,8 @@ from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.notary_key import notary_key
+from coinflower.protocol.query import QueryKind
+from coinflower.protocol.refusal import Refusal, RefusedError
 from coinflower.protocol.strict import (
     Cap,
     Count,
@@ -32,46 +33,15 @@ from coinflower.protocol.strict import (
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.unit import Unit
 
-
-class Refusal(Enum):
-    """Why a client stays away. All that leaves the client; figures stay in its own log."""
-
-    TERMS = "The terms are not understood here."
-    MODE = "This client does not allow this mode."
-    PARTICIPATION = "The participation probability p is larger than this client allows."
-    SAMPLING = "The sampling rate q is larger than this client allows."
-    CLIPPING = "The clip norm is larger than this client allows."
-    CAP = "The cap on a client's sum is larger than this client allows, or there is none."
-    NOISE = "The noise multiplier is smaller than this client allows."
-    EXTENT = "The rounds, classes or parameters are more than this client allows."
-    EXPERIMENTS = "This client takes part in no more experiments."
-    PRICE = "The price of these terms takes this client too long to compute."
-    BUDGET = "The planned rounds do not fit this client's privacy budget."
-    LEDGER = "This client's ledger is not in order."
-    SET_BACK = "This client's ledger was set back to an older one."
-    UNIT = "This client counts its data in another unit than the terms protect."
-    SCHEMA = "This client does not read its data by this schema."
-    TASK = "This client does not learn this task from its data, or not with these options."
-    NOTARY = "This client pins no notary, or others than the terms name."
-    COLLUSION = "The threshold or the colluders of the terms are fewer than this client allows."
-    RING = "The ring of the terms is too small for the sums of this client."
-    MODEL = "This client cannot run this model on its data."
-    WEIGHTS = "This client does not have these pretrained weights."
-    FINGERPRINT = "This client knows another model by this name."
-    PAUSED = "The owner has paused this client."
-    LEFT = "The owner has left this experiment."
-
-
-class RefusedError(Exception):
-    """The owner's policy does not allow what was asked.
-
-    Attributes:
-        refusal: What may be told to the server.
-    """
-
-    def __init__(self, refusal: Refusal, detail: str) -> None:
-        super().__init__(detail)
-        self.refusal = refusal
+__all__ = [
+    "BUILT_IN_MODELS",
+    "BUILT_IN_TASKS",
+    "Policy",
+    "Refusal",
+    "RefusedError",
+    "Share",
+    "load_policy",
+]
 
 
 @strict
@@ -127,6 +97,8 @@ class Policy:
             of the owner's own, which a server can only call if it is listed.
         tasks: Tasks that may be learned here; one of the form ``package.module:Task`` is code of
             the owner's own, too.
+        queries: Kinds of queries that are answered at all: ``evaluation``, ``statistics``. They are
+            held to the same limits and charged to the same budget.
         fingerprints: By the name of a model, the fingerprint that it must have: one of the same
             name with other layers is refused (``coinflower model fingerprint``).
         pretrained: Files of public weights that a model may begin with; none comes from the server.
@@ -164,6 +136,7 @@ class Policy:
     pricing_seconds: Positive = 30.0
     models: frozenset[Text] = BUILT_IN_MODELS
     tasks: frozenset[Text] = BUILT_IN_TASKS
+    queries: frozenset[QueryKind] = frozenset()
     fingerprints: dict[Text, Sha256] = dataclasses.field(default_factory=dict)
     pretrained: Listed[Path] = ()
     loaders: frozenset[Text] = frozenset()
@@ -213,20 +186,22 @@ class Policy:
         share: Share | None = None,
         insecure_seed: int | None = None,
         signing_key: Path | None = None,
+        beside: Sequence[Terms] = (),
     ) -> Policy:
-        """Return a policy that accepts the terms and nothing weaker."""
+        """Return a policy that accepts the terms, and those beside them, and nothing weaker."""
+        every = (terms, *beside)
         return cls(
             data_set=data_set,
             data=data,
             ledger=ledger,
             declared_size=declared_size,
             modes=frozenset({terms.mode}),
-            largest_p=terms.p,
-            largest_q=terms.q,
+            largest_p=max(each.p for each in every),
+            largest_q=max(each.q for each in every),
             largest_clip_norm=terms.clip_norm,
             largest_cap=terms.cap,
             unit=terms.unit,
-            least_noise_multiplier=terms.noise_multiplier,
+            least_noise_multiplier=min(each.noise_multiplier for each in every),
             budget=budget,
             most_rounds=max(terms.rounds, cls.most_rounds),
             most_rounds_per_invitation=max(
@@ -236,6 +211,7 @@ class Policy:
             most_parameters=max(most_parameters, cls.most_parameters),
             models=frozenset({terms.model}),
             tasks=BUILT_IN_TASKS | {terms.task},
+            queries=frozenset(each.query.kind for each in every if each.query is not None),
             loaders=loaders,
             pretrained=pretrained,
             device=device,
@@ -275,6 +251,9 @@ class Policy:
         if terms.mode not in self.modes:
             allowed = ", ".join(sorted(self.modes))
             raise RefusedError(Refusal.MODE, f"mode {terms.mode} is not among {allowed}")
+        if terms.query is not None and terms.query.kind not in self.queries:
+            allowed = ", ".join(sorted(self.queries)) or "no queries"
+            raise RefusedError(Refusal.QUERY, f"{terms.query.kind} is not allowed, but {allowed}")
         if terms.unit != self.unit:
             raise RefusedError(Refusal.UNIT, f"unit {terms.unit} is not {self.unit}")
         # Written so that nan, which is neither above nor below a limit, is refused.
@@ -299,6 +278,10 @@ class Policy:
                 raise RefusedError(Refusal.EXTENT, f"{what} = {value} > most_{what} = {most}")
         if terms.mode.masks_sums:
             self._require_masks(terms)
+        if terms.has_model:
+            self._require_model(terms)
+
+    def _require_model(self, terms: Terms) -> None:
         if terms.model not in self.models:
             allowed = ", ".join(sorted(self.models))
             raise RefusedError(Refusal.MODEL, f"model {terms.model!r} is not among {allowed}")

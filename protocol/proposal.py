@@ -20,7 +20,8 @@ from coinflower.protocol.masked_terms import masked_fields
 from coinflower.protocol.planner import Wishes
 from coinflower.protocol.policy import Policy
 from coinflower.protocol.strict import Option
-from coinflower.protocol.terms import Terms, usual_model, usual_rounds_per_invitation
+from coinflower.protocol.terms import Terms
+from coinflower.protocol.usual import usual_model, usual_rounds_per_invitation
 
 _CLIP_NORM = 1.0
 _SCHEMA = "schema.toml"

@@ -17,10 +17,10 @@ from coinflower.accounting import validation
 from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.analyses.binomial import most_samples
 from coinflower.accounting.errors import UserError
-from coinflower.accounting.ledger.entries import Tally
 from coinflower.accounting.masked import NoiseShares
 from coinflower.accounting.mechanism import Round
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.query import Query, QueryKind
 from coinflower.protocol.strict import (
     Cap,
     Count,
@@ -38,8 +38,9 @@ from coinflower.protocol.unit import Unit
 
 CLASSIFICATION = "classification"
 """The task of terms that name none."""
+NO_MODEL = "none"
+"""The model of statistics, which look at data alone."""
 
-_USUAL_MODELS = {(1, 8, 8): "digits", (1, 28, 28): "paper-cnn"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Terms come from the wire; beyond these, nobody's experiment is meant, and accounting takes ages.
 _MOST_JSON = 10_000
@@ -68,6 +69,7 @@ _LEFT_OUT_AT_DEFAULT = (
     "colluders",
     "ring_bits",
     "notaries",
+    "query",
 )
 # What mode masked needs, and no other mode takes.
 _OF_MASKED = ("threshold", "colluders", "ring_bits", "notaries")
@@ -110,6 +112,7 @@ class Terms:
         colluders: How many of them may tell what they added; the others' noise is what is charged.
         ring_bits: How many bits a masked number has: 32 or 64.
         notaries: Public keys of the notaries, all of whom are needed to open a sum.
+        query: What is asked of every record in place of a gradient; None in a training.
         scheme: Name of the scheme that charges a round; may be left out, but not be another than
             the mode's.
     """
@@ -141,6 +144,7 @@ class Terms:
     colluders: Count | None = None
     ring_bits: Literal[32, 64] | None = None
     notaries: Listed[NotaryKey] = ()
+    query: Query | None = None
     scheme: InitVar[str | None] = None
 
     def __post_init__(self, scheme: str | None) -> None:
@@ -150,7 +154,7 @@ class Terms:
                 f"experiment = {self.experiment!r} must be 1 to 64 letters, digits, dots, dashes "
                 "or underscores and start with a letter or digit."
             )
-        if self.task == CLASSIFICATION and self.classes < 2:
+        if self.has_model and self.task == CLASSIFICATION and self.classes < 2:
             raise UserError(
                 f"classes = {self.classes} must be at least 2: there is nothing to tell apart."
             )
@@ -167,6 +171,7 @@ class Terms:
         if self.learning_rate is not None and self.momentum is None:
             object.__setattr__(self, "momentum", 0.0)
         self._check_noise()
+        self._check_query()
         self._check_cap()
         self._check_masks()
         if not self.mode.flips_coins and self.p != 1:
@@ -194,6 +199,16 @@ class Terms:
                 "protects nothing; choose a private mode to add noise."
             )
 
+    def _check_query(self) -> None:
+        if self.query is None:
+            return
+        if not self.mode.is_private:
+            raise UserError("a query needs a mode that protects: mode none would charge nothing.")
+        if self.clipping != "flat":
+            raise UserError("clipping = 'automatic' is for gradients: leave it out of a query.")
+        if not self.has_model and self.model != NO_MODEL:
+            raise UserError(f"model = {self.model!r} must be {NO_MODEL!r}: statistics take none.")
+
     def _check_cap(self) -> None:
         if not self.is_capped:
             return
@@ -216,6 +231,11 @@ class Terms:
         if len(set(self.notaries)) < len(self.notaries) or len(self.notaries) > _MOST_NOTARIES:
             raise UserError(f"notaries must be at most {_MOST_NOTARIES} different keys.")
         self.noise_shares  # noqa: B018 - checks threshold and colluders
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a question carries a model: all but statistics."""
+        return self.query is None or self.query.kind is QueryKind.EVALUATION
 
     @property
     def noise_shares(self) -> NoiseShares:
@@ -281,6 +301,8 @@ class Terms:
         fields.update({name: fields[name] + 0.0 for name in _REALS if name in fields})
         if math.isinf(self.clip_norm):
             fields["clip_norm"] = "infinite"
+        if self.query is not None:
+            fields["query"] = self.query.to_fields()
         return {
             name: list(each) if isinstance(each, tuple) else each for name, each in fields.items()
         }
@@ -322,43 +344,6 @@ class Terms:
         strong ones charged and the weak ones answered.
         """
         return f"{self.experiment}#{self.hash}"
-
-
-def usual_rounds_per_invitation(rounds: int) -> int:
-    """Return how many coins an invitation asks for if nobody says."""
-    return min(10, rounds)
-
-
-def usual_model(row_shape: tuple[int, ...], *, words: bool = False) -> str:
-    """Return the model of whoever does not choose one.
-
-    Args:
-        row_shape: Shape of a record.
-        words: Whether it holds indices, such as those of words.
-    """
-    if row_shape in _USUAL_MODELS:
-        return _USUAL_MODELS[row_shape]
-    if len(row_shape) == 3:
-        return "resnet18-gn"
-    return "gru" if words and len(row_shape) == 1 else "mlp"
-
-
-def terms_of(tally: Tally) -> Terms | None:
-    """Return what the owner agreed to in an experiment of a ledger.
-
-    None in entries that do not say it, and for terms that this version does not know.
-    """
-    try:
-        terms = Terms.from_json(tally.agreed) if tally.agreed else None
-    except ValueError:
-        return None
-    return terms if terms is not None and terms.ledger_key == tally.experiment else None
-
-
-def unit_of(tally: Tally) -> Unit:
-    """Return what an experiment of a ledger protects; entries that do not say it are of records."""
-    terms = terms_of(tally)
-    return Unit.RECORD if terms is None else terms.unit
 
 
 def _default(field: dataclasses.Field[Any]) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,8 +28,9 @@ class ClientRecord:
     Attributes:
         name: Its name.
         size: Declared size.
-        coins: Its coins by round, of every round charged.
-        experiments: The experiment of each of them.
+        coins: Its coins by round, of every round of training charged.
+        charged_at: The round of training of every charge, evaluations included.
+        experiments: The experiment of each of these.
         stated: What its ledger adds up to.
         cost: What a round costs; None without privacy.
         epsilon: What its ledger says was spent; None without privacy.
@@ -39,6 +41,7 @@ class ClientRecord:
     name: str
     size: int
     coins: dict[int, bool]
+    charged_at: Sequence[int]
     experiments: Sequence[str]
     stated: Statement
     cost: Analysis | None
@@ -53,15 +56,23 @@ class ClientRecord:
 
 def read_client(cluster: Cluster, index: int) -> ClientRecord:
     """Read policy and ledger of a client that lives on this machine."""
-    policy = load_policy(cluster.policies[index])
+    policy, key = load_policy(cluster.policies[index]), cluster.terms.ledger_key
     with Ledger.open(cluster.ledger(index), read_only=True) as ledger:
         charges = [entry for entry in ledger.history() if entry.kind == EntryKind.FLIP]
         stated = ledger.statement(cluster.delta)
+        trained = {entry.seq: entry.round for entry in charges if entry.experiment == key}
         private = cluster.terms.mode.is_private
         return ClientRecord(
             name=f"client-{index}",
             size=policy.declared_size,
-            coins={entry.round: bool(entry.coin) for entry in charges if entry.round is not None},
+            coins={
+                entry.round: bool(entry.coin)
+                for entry in charges
+                if entry.seq in trained and entry.round is not None
+            },
+            charged_at=list(
+                itertools.accumulate((trained.get(entry.seq) or 0 for entry in charges), max)
+            ),
             experiments=[entry.experiment for entry in charges],
             stated=stated,
             cost=cluster.terms.round_cost(policy.declared_size),
@@ -80,7 +91,7 @@ def epsilon_figure(clients: Sequence[ClientRecord], delta: float) -> Figure:
     common = budgets.pop() if len(budgets) == 1 else None
     lines = []
     for client in shown:
-        points = epsilon_points(client.stated, list(client.coins), client.experiments)
+        points = epsilon_points(client.stated, client.charged_at, client.experiments)
         if common is None:
             points = [(at, client.share(value)) for at, value in points]
         kind = "main" if client is ranked[-1] else "faint"

@@ -15,8 +15,8 @@ from coinflower.accounting.ledger.prices import Prices
 from coinflower.accounting.ledger.statement import Statement, Statements
 from coinflower.accounting.ledger.stops import name_of
 from coinflower.accounting.rounding import rounded_down, rounded_up
+from coinflower.protocol.agreed import terms_of, unit_of
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
-from coinflower.protocol.terms import terms_of, unit_of
 from coinflower.protocol.unit import Unit, protected_by
 from coinflower.report.guarantee import (
     OTHER_USES,

@@ -55,7 +55,14 @@ def who_is_protected(mode: Mode, unit: Unit) -> list[Statement]:
 
 
 def statements(
-    mode: Mode, unit: Unit, cost: Analysis, rounds: int, epsilon: float, delta: float
+    mode: Mode,
+    unit: Unit,
+    cost: Analysis,
+    rounds: int,
+    epsilon: float,
+    delta: float,
+    *,
+    evaluations: int = 0,
 ) -> list[Statement]:
     """Return the guarantee of ``rounds`` rounds, question by question.
 
@@ -66,13 +73,16 @@ def statements(
         rounds: How many it was charged for.
         epsilon: What they cost at ``delta``, as its ledger says.
         delta: Of the budget.
+        evaluations: How many it was charged for on top, which ``epsilon`` includes.
     """
+    on_top = f" and {evaluations:,} charged evaluations" * bool(evaluations)
     return [
         *who_is_protected(mode, unit),
         Statement(
             question="At what ε and δ",
             answer=f"ε ≤ {rounded_up(epsilon)} at δ = {delta:g} for the client that lost most, "
-            f"after {rounds:,} charged rounds; every flipped coin was charged, heads or tails",
+            f"after {rounds:,} charged rounds{on_top}; every flipped coin was charged, heads or "
+            "tails",
         ),
         Statement(
             question="By which analysis",

@@ -10,6 +10,7 @@ from coinflower.accounting.charts import Point
 from coinflower.deploy.local.cluster import Cluster
 from coinflower.deploy.local.local_notary import notary_results
 from coinflower.learning.models.saving import MODEL
+from coinflower.learning.tasks.metrics import private_sentence
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.unit import Unit
@@ -35,7 +36,7 @@ from coinflower.report.page import (
     took_part_caption,
     write_report,
 )
-from coinflower.server.journal import read_metrics
+from coinflower.server.journal import last_private, read_metrics
 from coinflower.server.settings import Settings, load_settings
 
 
@@ -64,7 +65,13 @@ def report_local_run(cluster: Cluster) -> Path:
         assert worst.cost is not None
         summary += largest_epsilon(worst.epsilon, cluster.delta)
         promises = statements(
-            terms.mode, terms.unit, worst.cost, len(worst.coins), worst.epsilon, cluster.delta
+            terms.mode,
+            terms.unit,
+            worst.cost,
+            len(worst.coins),
+            worst.epsilon,
+            cluster.delta,
+            evaluations=len(worst.experiments) - len(worst.coins),
         )
     report = Report(
         title=f"Report of {terms.experiment}",
@@ -125,9 +132,18 @@ def _summary(terms: Terms, rows: Sequence[dict[str, Any]]) -> list[Statement]:
     last = rows[-1]["round"] if rows else 0
     return [
         *describe_metrics(measured[-1][1] if measured else None),
+        *_private(rows),
         Statement(question="Rounds", answer=f"{last:,} of {terms.rounds:,}"),
         Statement(question="Mode", answer=str(terms.mode)),
     ]
+
+
+def _private(rows: Sequence[dict[str, Any]]) -> list[Statement]:
+    found = last_private(rows)
+    if found is None:
+        return []
+    answer = f"{private_sentence(found[1])} (two standard errors), after round {found[0]:,}"
+    return [Statement(question="On clients’ own records", answer=answer)]
 
 
 def _server_figures(settings: Settings, rows: Sequence[dict[str, Any]]) -> list[Figure]:

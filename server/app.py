@@ -39,6 +39,7 @@ from coinflower.learning.models.saving import MODEL
 from coinflower.protocol import messages
 from coinflower.server.attendance import Attendance, TooFewClientsError
 from coinflower.server.checkpoint import INSECURE, CheckpointFolder, Vector, write_atomically
+from coinflower.server.evaluations import Evaluations
 from coinflower.server.grid import PromptGrid
 from coinflower.server.journal import Journal, RoundReport
 from coinflower.server.masked.opening import NotaryError
@@ -47,6 +48,7 @@ from coinflower.server.settings import Settings, load_settings
 from coinflower.server.strategy import DivergedError, RandomParticipation
 
 SETTINGS_KEY = "settings"
+_EVALUATION = "evaluation"  # folder of the evaluations' used-up rounds
 _TRIED = 100  # rows that show whether metrics can be computed
 
 logger = logging.getLogger("coinflower.server")
@@ -108,6 +110,8 @@ def require_ready(
             f"The terms name another schema than {settings.schema}: let them have schema = "
             f'"{test.schema}", its hash.'
         )
+    if settings.evaluation is not None:
+        settings.evaluation.terms(terms, task)  # refuses metrics that the task does not have
     task.take(test.targets).require_most(f"{settings.test_data} for task {terms.task!r}")
     files = WeightFiles([] if settings.pretrained is None else [settings.pretrained])
     model = model_of(terms, files).to(device_of(settings.device))
@@ -117,6 +121,26 @@ def require_ready(
     require_vocabulary(model, test)
     saved_model(model, terms)  # a model that cannot be saved shows before anybody pays for it
     return test, model, task
+
+
+def _evaluations(
+    settings: Settings, task: Task, randomness: Randomness, sizes: SizeLimits
+) -> Evaluations | None:
+    """Return what measures the model on clients' records, if the settings say so."""
+    if settings.evaluation is None:
+        return None
+    terms = settings.evaluation.terms(settings.terms, task)
+    insecure = settings.insecure_seed is not None
+    return Evaluations(
+        settings.evaluation,
+        settings.terms,
+        task,
+        checkpoints=CheckpointFolder(settings.state / _EVALUATION, terms.hash, insecure=insecure),
+        randomness=randomness,
+        least_clients=settings.least_clients,
+        expected_clients=settings.expected_clients,
+        sizes=sizes,
+    )
 
 
 def _measured(model: nn.Module, test: Records, task: Task) -> Metrics | None:
@@ -157,6 +181,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
             journal.status("stopped", round_=report.round)
             raise StoppedError
 
+    sizes = SizeLimits(each=settings.largest_declared_size, together=settings.largest_total_size)
     strategy = RandomParticipation(
         terms,
         checkpoints=checkpoints,
@@ -171,7 +196,8 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         round_seconds=settings.round_seconds,
         enough=settings.enough,
         update=settings.update,
-        sizes=SizeLimits(each=settings.largest_declared_size, together=settings.largest_total_size),
+        sizes=sizes,
+        evaluations=_evaluations(settings, task, randomness, sizes),
         on_round=on_round,
     )
     strategy.summary()

@@ -20,7 +20,11 @@ _STOP = "stop"
 
 @dataclass(frozen=True, kw_only=True)
 class RoundReport:
-    """What the server may know about a round; none of it depends on clients' data."""
+    """What the server may know about a round; none of it depends on clients' data.
+
+    But for what clients were charged for: the metrics of the model on their records, with noise,
+    each with its ``value`` and its ``standard_error``.
+    """
 
     round: int
     available: int
@@ -30,6 +34,7 @@ class RoundReport:
     expected_batch: float
     seconds: float
     received_bytes: int
+    private_metrics: dict[str, dict[str, float | None]] | None = None
 
 
 class Journal:
@@ -77,6 +82,8 @@ class Journal:
             "metrics": metrics,
             **self._stamp,
         }
+        if report.private_metrics is None:
+            del line["private_metrics"]
         with (self._folder / METRICS).open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -135,6 +142,14 @@ def last_measured(rows: Sequence[dict[str, Any]]) -> tuple[int, Metrics] | None:
         metrics = metrics_of(row)
         if metrics:
             return row["round"], metrics
+    return None
+
+
+def last_private(rows: Sequence[dict[str, Any]]) -> tuple[int, dict[str, Any]] | None:
+    """Return the last round after which clients' records measured the model, and what they said."""
+    for row in reversed(rows):
+        if row.get("private_metrics"):
+            return row["round"], row["private_metrics"]
     return None
 
 

@@ -23,6 +23,7 @@ from coinflower.protocol.strict import (
     strict,
 )
 from coinflower.protocol.terms import Terms
+from coinflower.server.evaluations import EvaluationSettings
 from coinflower.server.lateness import Enough
 from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
 
@@ -76,7 +77,9 @@ class Settings:
             ``grace_seconds`` more. None waits for all, for ``reply_seconds`` at most.
         grace_seconds: See ``enough_share``.
         update: How the model steps; costs no ε, so that clients need not agree to it.
-        evaluate_every: Rounds between two measurements of the model.
+        evaluate_every: Rounds between two measurements of the model on the test data.
+        evaluation: How the model is measured on clients' own records, which they are charged for;
+            None never does.
         resume: Continue from the checkpoint in ``state``.
         largest_declared_size: Clients that declare more records than this stay out.
         largest_total_size: So do those that would bring all declared sizes above this.
@@ -102,6 +105,7 @@ class Settings:
     grace_seconds: Positive = 2.0
     update: Update = Update()
     evaluate_every: Count = 5
+    evaluation: EvaluationSettings | None = None
     resume: bool = False
     largest_declared_size: Size = SizeLimits.each
     largest_total_size: Size = SizeLimits.together
@@ -132,13 +136,15 @@ def save_settings(settings: Settings, path: Path) -> None:
     table: dict[str, Any] = {
         key: value
         for key, value in vars(settings).items()
-        if value is not None and key not in ("terms", "update", "mlflow")
+        if value is not None and key not in ("terms", "update", "mlflow", "evaluation")
     }
     for name in _PATHS:
         if name in table:
             table[name] = str(table[name].absolute())
     table["update"] = settings.update.to_fields()
     table["mlflow"] = {key: value for key, value in vars(settings.mlflow).items() if value}
+    if settings.evaluation is not None:
+        table["evaluation"] = settings.evaluation.to_fields()
     table["terms"] = settings.terms.to_fields()
     path.write_text(tomli_w.dumps(table))
 

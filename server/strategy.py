@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -23,6 +24,7 @@ from coinflower.protocol.terms import Terms
 from coinflower.server.attendance import Attendance
 from coinflower.server.checkpoint import Checkpoint, CheckpointFolder, Vector
 from coinflower.server.echoes import Echoes
+from coinflower.server.evaluations import Evaluations
 from coinflower.server.grid import PromptGrid
 from coinflower.server.journal import RoundReport
 from coinflower.server.lateness import Enough
@@ -50,6 +52,7 @@ class RandomParticipation(Strategy):
         round_seconds: From the beginning of a round to that of the next; see
             `coinflower.server.pace`.
         enough: When a round need not wait for everybody; None waits for all.
+        evaluations: Measures the model on clients' records now and then; None never does.
         on_round: Called after every round with the model to keep.
     """
 
@@ -67,6 +70,7 @@ class RandomParticipation(Strategy):
         update: Update | None = None,
         round_seconds: float | None = None,
         enough: Enough | None = None,
+        evaluations: Evaluations | None = None,
         on_round: Callable[[RoundReport, Vector], None] = lambda _, __: None,
     ) -> None:
         self._terms = terms
@@ -80,6 +84,7 @@ class RandomParticipation(Strategy):
         if enough is not None:
             enough.require_mode(terms.mode)
         self._enough = enough
+        self._evaluations = evaluations
         self._update = update_of(terms, update)
         self._round = 0
 
@@ -101,7 +106,7 @@ class RandomParticipation(Strategy):
             num_rounds: Last round; never beyond the terms.
             timeout: Seconds that a client may take to answer.
             train_config: Not used: what clients need is in the terms.
-            evaluate_config: Not used: clients never evaluate.
+            evaluate_config: Not used, as well.
             evaluate_fn: Not used: ``on_round`` is given the weights.
 
         Returns:
@@ -114,14 +119,16 @@ class RandomParticipation(Strategy):
             ValueError: The checkpoint is damaged, of other terms or of another model.
         """
         del train_config, evaluate_config, evaluate_fn
+        prompt = grid if isinstance(grid, PromptGrid) else PromptGrid(grid)
+        pace, echoes = Pace(self._round_seconds, timeout), Echoes(self._checkpoints)
         self._rounds = Rounds(
             self._terms,
-            grid=grid if isinstance(grid, PromptGrid) else PromptGrid(grid),
+            grid=prompt,
             checkpoints=self._checkpoints,
             randomness=self._randomness,
             attendance=self._attendance,
-            pace=Pace(self._round_seconds, timeout),
-            echoes=Echoes(self._checkpoints),
+            pace=pace,
+            echoes=echoes,
             timeout=timeout,
             sizes=self._sizes,
             enough=self._enough,
@@ -132,14 +139,22 @@ class RandomParticipation(Strategy):
         first = max(self._round, self._checkpoints.used_through()) + 1
         if first <= last:  # a run that is complete needs nobody
             self._rounds.wait(gather=True)
+            if self._evaluations is not None:
+                self._evaluations.begin(prompt, pace, echoes, timeout)
         for round_ in range(first, last + 1):
             self._rounds.wait()
             played = self._rounds.play(round_, self._model.weights)
             if played.total is not None:
                 self._step(round_, played.total, played.declared_total)
-            self._on_round(played.report, self._model.kept)
+            self._on_round(self._measured(played.report), self._model.kept)
         result.arrays = _arrays(self._model.kept)
         return result
+
+    def _measured(self, report: RoundReport) -> RoundReport:
+        """Return the report of a round with what clients' records say of the model, if it's due."""
+        if self._evaluations is None or not self._evaluations.is_due(report.round):
+            return report
+        return replace(report, private_metrics=self._evaluations.measure(self._model.kept))
 
     def configure_train(
         self,
@@ -162,7 +177,7 @@ class RandomParticipation(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return nothing: clients never evaluate, because accuracy would reveal their data."""
+        """Return nothing: clients evaluate only as a query (`coinflower.server.evaluations`)."""
         del server_round, arrays, config, grid
         return []
 

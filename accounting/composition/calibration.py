@@ -13,7 +13,7 @@ import numpy as np
 
 from coinflower.accounting import validation
 from coinflower.accounting.analyses.analysis import Analysis
-from coinflower.accounting.composition.compose import delta_after, epsilon_after
+from coinflower.accounting.composition.compose import Rounds, delta_after, epsilon_after
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
@@ -43,6 +43,7 @@ def least_sigma(
     delta: float,
     rounds: int,
     cap: float = math.inf,
+    beside: Rounds = (),
 ) -> float:
     """Return the least noise multiplier that keeps ``rounds`` rounds within (ε, δ).
 
@@ -55,6 +56,7 @@ def least_sigma(
         delta: At this δ.
         rounds: Number of rounds.
         cap: Largest norm of the client's sum, in clip norms.
+        beside: Other rounds, at prices of their own, that (ε, δ) must cover, too.
 
     Returns:
         A noise multiplier that meets the target, within 0.1 % of the least.
@@ -69,11 +71,12 @@ def least_sigma(
     def shortfall(log_sigma: float) -> float:
         """Return how far, in logarithms, the loss is above the target; falls with the noise."""
         cost = analysis(Round(p=p, q=q, d=d, noise_multiplier=math.exp(log_sigma), cap=cap))
-        if rounds == 1:
+        if rounds == 1 and not beside:
             return math.log(max(cost.delta(epsilon), 1e-300) / delta)
+        together = [*beside, (cost, rounds)]
         if epsilon == 0:
-            return math.log(max(delta_after([(cost, rounds)], 0.0), 1e-300) / delta)
-        return math.log(max(epsilon_after([(cost, rounds)], delta), 1e-300) / epsilon)
+            return math.log(max(delta_after(together, 0.0), 1e-300) / delta)
+        return math.log(max(epsilon_after(together, delta), 1e-300) / epsilon)
 
     high = 0.0
     while not shortfall(high) <= 0:
@@ -90,7 +93,7 @@ def least_sigma(
         if low == least:
             return LEAST_SIGMA
         high, low = low, max(low - math.log(4), least)
-    precision = _PRECISION_ONE_ROUND if rounds == 1 else _PRECISION
+    precision = _PRECISION_ONE_ROUND if rounds == 1 and not beside else _PRECISION
     return math.exp(_least_zero(shortfall, low, high, precision))
 
 

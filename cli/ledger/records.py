@@ -19,8 +19,8 @@ from coinflower.cli.ledger.stops import LedgerPath, leave, pause, release, resum
 from coinflower.cli.output import JsonFlag, lower_bound, number, print_json, print_table
 from coinflower.cli.stated import delta_of
 from coinflower.deploy.terminal import say
+from coinflower.protocol.agreed import terms_of, unit_of
 from coinflower.protocol.policy import load_policy
-from coinflower.protocol.terms import terms_of, unit_of
 from coinflower.protocol.unit import protected_by, unit_name
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)

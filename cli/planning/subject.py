@@ -13,7 +13,8 @@ from coinflower.cli.options.model import parse_shape
 from coinflower.deploy.terminal import warn
 from coinflower.protocol.planner import USUAL_PARAMETERS
 from coinflower.protocol.policy import BUILT_IN_MODELS
-from coinflower.protocol.terms import CLASSIFICATION, usual_model
+from coinflower.protocol.terms import CLASSIFICATION
+from coinflower.protocol.usual import usual_model
 
 if TYPE_CHECKING:
     from torch import nn

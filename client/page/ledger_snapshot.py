@@ -13,7 +13,7 @@ from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.statement import Statements
 from coinflower.accounting.ledger.stops import Stops, name_of, read_stops
-from coinflower.protocol.terms import terms_of, unit_of
+from coinflower.protocol.agreed import terms_of, unit_of
 from coinflower.protocol.unit import Unit
 
 # Reading takes time that the client would have: at most a tenth of it goes to the page.

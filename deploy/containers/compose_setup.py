@@ -218,7 +218,7 @@ def _certify(authority: Path, folder: Path, names: tuple[str, ...]) -> None:
 
 def _make_federation(options: Options, place: Place) -> list[str]:
     from coinflower.deploy.local.cluster import Plan, prepare
-    from coinflower.protocol.terms import usual_rounds_per_invitation
+    from coinflower.protocol.usual import usual_rounds_per_invitation
 
     plan = Plan(
         clients=options.clients,

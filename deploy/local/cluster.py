@@ -15,10 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from coinflower.accounting import validation
 from coinflower.accounting.composition.calibration import least_sigma
-from coinflower.accounting.composition.compose import epsilon_after
+from coinflower.accounting.composition.compose import Rounds, epsilon_after
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_up
 from coinflower.deploy.keys.keys import make_node_key
 from coinflower.deploy.machines.notary_folder import NotaryFolder
@@ -47,9 +48,11 @@ from coinflower.masking.sealing import public_bytes
 from coinflower.protocol.masked_terms import masked_fields
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy, Share
+from coinflower.protocol.query import MetricName
 from coinflower.protocol.strict import Options
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.unit import Unit
+from coinflower.server.evaluations import EvaluationSettings
 from coinflower.server.settings import Settings, TrackerName, save_settings
 
 # A budget that nobody stated is what the noise costs, with room for the last digit only.
@@ -88,6 +91,9 @@ class Plan:
         task_options: Its options.
         update: How the model steps.
         evaluate_every: Rounds between two evaluations.
+        evaluation_epsilon: What evaluations on clients' own records may cost of the budget, on
+            their own; None makes none.
+        evaluation_metrics: What these measure; the metric to look at first if empty.
         poll_seconds: Pause of the server between two looks for replies.
         round_seconds: From the beginning of a round to that of the next; None starts it at once.
         trackers: Who else is told the figures of each round.
@@ -124,6 +130,8 @@ class Plan:
     task_options: Options = field(default_factory=dict)
     update: Update = field(default_factory=Update)
     evaluate_every: int = 5
+    evaluation_epsilon: float | None = None
+    evaluation_metrics: tuple[MetricName, ...] = ()
     poll_seconds: float = 0.05
     round_seconds: float | None = None
     trackers: tuple[TrackerName, ...] = ()
@@ -137,6 +145,8 @@ class Plan:
         validation.require_delta(self.delta)
         if self.epsilon is not None:
             validation.require_epsilon(self.epsilon)
+        if self.evaluation_epsilon is not None:
+            self._check_evaluation(self.evaluation_epsilon)
         for name in ("threshold", "colluders"):
             if getattr(self, name) is not None and not self.mode.masks_sums:
                 raise UserError(f"{name} goes with mode masked, not with mode {self.mode}.")
@@ -144,6 +154,16 @@ class Plan:
             raise UserError(
                 "Flower's simulation engine plays clients only, and mode masked needs a notary, "
                 "too; choose other --nodes."
+            )
+
+    def _check_evaluation(self, epsilon: float) -> None:
+        validation.require_positive("evaluation_epsilon", epsilon)
+        if not self.mode.is_private:
+            raise UserError("Evaluations on clients' records need a mode that protects them.")
+        if self.epsilon is not None and not epsilon < self.epsilon:
+            raise UserError(
+                f"evaluation_epsilon = {epsilon:g} must be below epsilon = {self.epsilon:g}, of "
+                "which it is a part: nothing would be left for training."
             )
 
 
@@ -155,6 +175,13 @@ class Cluster:
     terms: Terms
     delta: float
     insecure: bool
+    evaluation: Terms | None = None
+    """What clients agree to beside the training, if the model is measured on their records."""
+
+    @property
+    def queries(self) -> list[Terms]:
+        """What clients agree to beside the training."""
+        return [] if self.evaluation is None else [self.evaluation]
 
     @property
     def settings(self) -> Path:
@@ -221,7 +248,8 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
     experiment = fresh_name("run")
     task = task_for(loaded, plan.task or usual_task(loaded), plan.task_options)
     notary = notary or X25519PrivateKey.generate()
-    terms = _terms(plan, experiment, data, task, sizes, notary)
+    evaluation = _evaluation(plan, max(sizes))
+    terms = _terms(plan, experiment, data, task, sizes, notary, evaluation)
     # Now, not in a round, shows what does not go together.
     model = model_for(
         terms.model,
@@ -240,6 +268,7 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
         terms=terms,
         delta=plan.delta,
         insecure=plan.insecure_seed is not None,
+        evaluation=None if evaluation is None else evaluation.terms(terms, task),
     )
     (cluster.folder / "clients").mkdir(parents=True)
     if cluster.notary is not None:
@@ -261,6 +290,7 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
             no_other_clients=True,
             update=usual_for(plan.update, numbers=terms.task == "regression"),
             evaluate_every=plan.evaluate_every,
+            evaluation=evaluation,
             poll_seconds=plan.poll_seconds,
             round_seconds=plan.round_seconds,
             patience_seconds=_LONG_SECONDS if plan.waits_for_all else 120.0,
@@ -296,11 +326,13 @@ def _terms(
     task: Task,
     sizes: Sequence[int],
     notary: X25519PrivateKey,
+    evaluation: EvaluationSettings | None,
 ) -> Terms:
     if plan.mode.is_private and plan.epsilon == 0:
         raise UserError("epsilon = 0 is a budget of nothing: no round may be played.")
     largest_size = max(sizes)
-    sigma = _sigma(plan, largest_size)
+    beside = _evaluation_rounds(plan, evaluation, largest_size)
+    sigma = _sigma(plan, largest_size, beside)
     terms = Terms(
         experiment=experiment,
         mode=plan.mode,
@@ -324,8 +356,36 @@ def _terms(
         ),
         **_masked(plan, sigma, sizes, notary),
     )
-    _require_within_budget(plan, terms, largest_size)
+    _require_within_budget(plan, terms, largest_size, beside)
     return terms
+
+
+def _evaluation(plan: Plan, largest_size: int) -> EvaluationSettings | None:
+    """Return how the model is measured on clients' records, with the noise that its ε needs."""
+    scheme = plan.mode.scheme
+    if plan.evaluation_epsilon is None or scheme is None:
+        return None
+    sigma = least_sigma(
+        scheme,
+        p=plan.p,
+        q=plan.q,
+        d=largest_size,
+        epsilon=plan.evaluation_epsilon,
+        delta=plan.delta,
+        rounds=math.ceil(plan.rounds / plan.evaluate_every),
+        cap=plan.cap,
+    )
+    return EvaluationSettings(
+        every=plan.evaluate_every, noise_multiplier=sigma, metrics=plan.evaluation_metrics
+    )
+
+
+def _evaluation_rounds(plan: Plan, evaluation: EvaluationSettings | None, size: int) -> Rounds:
+    """Return what all evaluations cost a client of a size."""
+    if evaluation is None or plan.mode.scheme is None:
+        return []
+    cost = plan.mode.scheme(Round(plan.p, plan.q, size, evaluation.noise_multiplier, plan.cap))
+    return [(cost, math.ceil(plan.rounds / evaluation.every))]
 
 
 def _masked(
@@ -345,7 +405,7 @@ def _masked(
     )
 
 
-def _sigma(plan: Plan, largest_size: int) -> float:
+def _sigma(plan: Plan, largest_size: int, beside: Rounds) -> float:
     scheme = plan.mode.scheme
     if scheme is None:
         return 0.0
@@ -362,10 +422,11 @@ def _sigma(plan: Plan, largest_size: int) -> float:
         delta=plan.delta,
         rounds=plan.rounds,
         cap=plan.cap,
+        beside=beside,
     )
 
 
-def _require_within_budget(plan: Plan, terms: Terms, largest_size: int) -> None:
+def _require_within_budget(plan: Plan, terms: Terms, largest_size: int, beside: Rounds) -> None:
     """Refuse noise that costs more than the budget that is stated beside it.
 
     Raises:
@@ -374,7 +435,7 @@ def _require_within_budget(plan: Plan, terms: Terms, largest_size: int) -> None:
     cost = terms.round_cost(largest_size)
     if cost is None or plan.sigma is None or plan.epsilon is None:
         return
-    spent = epsilon_after([(cost, terms.rounds)], plan.delta)
+    spent = epsilon_after([*beside, (cost, terms.rounds)], plan.delta)
     if not spent <= plan.epsilon:
         raise UserError(
             f"sigma = {plan.sigma:g} costs epsilon = {rounded_up(spent, 6)} at delta = "
@@ -392,7 +453,9 @@ def _write_client(
     cost = terms.round_cost(size)
     budget = plan.epsilon
     if budget is None:  # nobody stated one: as much as the stated noise costs
-        spent = 0.0 if cost is None else epsilon_after([(cost, terms.rounds)], plan.delta)
+        beside = [(each.round_cost(size), each.rounds) for each in cluster.queries]
+        priced = [(each, rounds) for each, rounds in [*beside, (cost, terms.rounds)] if each]
+        spent = epsilon_after(priced, plan.delta) if priced else 0.0
         budget = spent * _ROOM
     seed, weights = plan.insecure_seed, plan.tuning.pretrained
     clients = cluster.folder / "clients"
@@ -413,6 +476,7 @@ def _write_client(
         share=share,
         insecure_seed=None if seed is None else seed * 1000 + index,
         signing_key=None if cluster.notary is None else Path(f"client-{index}.key"),
+        beside=cluster.queries,
     )
     path = clients / f"client-{index}.toml"
     path.write_text(policy.to_toml())

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.app import SIMULATED_POLICIES
@@ -22,12 +23,15 @@ from coinflower.deploy.local.cluster import Cluster
 from coinflower.deploy.local.local_notary import LOG, local_notary, notary_results
 from coinflower.deploy.local.nodes import NodeKind, local_nodes
 from coinflower.deploy.runs import RunFailedError, failure, require_alive
+from coinflower.learning import make_task
 from coinflower.learning.models.saving import MODEL
 from coinflower.protocol.policy import load_policy
+from coinflower.protocol.terms import Terms
 from coinflower.server.journal import (
     STATUS,
     MetricsReader,
     last_measured,
+    last_private,
     metrics_of,
     read_metrics,
     read_status,
@@ -55,11 +59,14 @@ def reopen(folder: Path) -> Cluster:
     policies = sorted(folder.glob("clients/client-*.toml"))
     if not policies:
         raise UserError(f"{folder} holds no clients.")
+    terms = settings.terms
+    task = make_task(terms.task, terms.task_options, outputs=terms.classes)
     return Cluster(
         folder=folder,
-        terms=settings.terms,
+        terms=terms,
         delta=load_policy(policies[0]).budget.delta,
         insecure=settings.insecure_seed is not None,
+        evaluation=None if settings.evaluation is None else settings.evaluation.terms(terms, task),
     )
 
 
@@ -167,6 +174,8 @@ def collect_results(cluster: Cluster, started: float) -> dict[str, Any]:
         "out": str(cluster.folder),
         "clients": [_client(cluster, index) for index in range(len(cluster.policies))],
     }
+    if cluster.evaluation is not None:
+        results["evaluation"] = _evaluation(cluster, cluster.evaluation, metrics)
     if cluster.notary is not None:
         results["notary"] = notary_results(cluster.notary, terms)
     (cluster.folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
@@ -179,14 +188,45 @@ def collect_results(cluster: Cluster, started: float) -> dict[str, Any]:
     return results
 
 
+def _evaluation(cluster: Cluster, terms: Terms, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what clients' own records said of the model, and what that alone cost at most."""
+    measured = last_private(rows)
+    charged = [_charges(cluster, index, terms.ledger_key) for index in range(len(cluster.policies))]
+    return {
+        "metrics": None if measured is None else measured[1],
+        "round": None if measured is None else measured[0],
+        "times": sum("private_metrics" in row for row in rows),
+        "planned_times": terms.rounds,
+        "sigma": terms.noise_multiplier,
+        "epsilon": max(charged),
+    }
+
+
+def _charges(cluster: Cluster, index: int, experiment: str) -> float:
+    """Return ε of the rounds that one experiment charged to a client."""
+    with Ledger.open(cluster.ledger(index), read_only=True) as ledger:
+        tallies = [tally for tally in ledger.tallies() if tally.experiment == experiment]
+    rounds = [(tally.terms, tally.charged) for tally in tallies if tally.charged]
+    return epsilon_after(rounds, cluster.delta) if rounds else 0.0
+
+
 def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write a line per round, with a column per metric."""
-    flat = [{**row, **(metrics_of(row) or {})} for row in rows]
-    names = [name for name in dict.fromkeys(itertools.chain(*flat)) if name != "metrics"]
+    flat = [{**row, **(metrics_of(row) or {}), **_flat_private(row)} for row in rows]
+    nested = ("metrics", "private_metrics")
+    names = [name for name in dict.fromkeys(itertools.chain(*flat)) if name not in nested]
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=names, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(flat)
+
+
+def _flat_private(row: dict[str, Any]) -> dict[str, float | None]:
+    return {
+        f"private_{name}{ending}": figure[key]
+        for name, figure in (row.get("private_metrics") or {}).items()
+        for ending, key in (("", "value"), ("_standard_error", "standard_error"))
+    }
 
 
 def _client(cluster: Cluster, index: int) -> dict[str, Any]:

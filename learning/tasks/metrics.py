@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,20 @@ def sentence(metrics: Metrics | None) -> str:
     if not metrics:
         return "not measured"
     return ", ".join(f"{title_of(name)} {shown(name, value)}" for name, value in metrics.items())
+
+
+def private_sentence(metrics: Mapping[str, Mapping[str, float | None]] | None) -> str:
+    """Return in a line what clients' records said, each figure with twice its standard error."""
+    return ", ".join(
+        f"{title_of(name)} {_with_error(name, figure['value'], figure['standard_error'])}"
+        for name, figure in (metrics or {}).items()
+    )
+
+
+def _with_error(name: str, value: float | None, error: float | None) -> str:
+    if value is None or error is None:
+        return "not found: too much noise"
+    return f"{shown(name, value)} ± {shown(name, 2 * error)}"
 
 
 def brief(metrics: Metrics | None) -> str:

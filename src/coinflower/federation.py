@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from coinflower.accounting.errors import UserError
 from coinflower.protocol.modes import Mode, parse_mode
-from coinflower.protocol.terms import usual_rounds_per_invitation
 from coinflower.protocol.unit import Unit, parse_unit
+from coinflower.protocol.usual import usual_rounds_per_invitation
 
 
 @dataclass(frozen=True, kw_only=True)

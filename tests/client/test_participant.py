@@ -13,9 +13,9 @@ import pytest
 from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.participant import UnansweredError
+from coinflower.protocol.agreed import terms_of
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.protocol.policy import Refusal, RefusedError
-from coinflower.protocol.terms import terms_of
 from tests.support.participants import (
     SPEAKING,
     Make,

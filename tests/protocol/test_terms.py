@@ -36,6 +36,7 @@ UNWRITTEN: dict[str, Any] = {
     "colluders": None,
     "ring_bits": None,
     "notaries": (),
+    "query": None,
 }
 MASKED: dict[str, Any] = {
     "mode": Mode.MASKED,
