@@ -6,25 +6,24 @@ import csv
 import math
 from pathlib import Path
 
-from coinflower.experiments.simulator.simulator import parse_noise
-from coinflower.experiments.studies.studies import Case, Question
+from coinflower.experiments.studies.studies import Case
 from coinflower.experiments.studies.tables import CURVES, RATES, RESULTS
 from coinflower.experiments.studies.trainings import Outcome
 
 
-def read_outcomes(question: Question, folder: Path) -> list[Outcome]:
+def read_outcomes(folder: Path) -> list[Outcome]:
     """Return what the cases of a study came to, from its CSV files.
 
     They hold mean and standard deviation, not each seed: the accuracies returned have the same.
     """
     curves, rates = _read_csv(folder / CURVES), _read_csv(folder / RATES)
-    return [_outcome(question, row, curves, rates) for row in _read_csv(folder / RESULTS)]
+    return [_outcome(row, curves, rates) for row in _read_csv(folder / RESULTS)]
 
 
 Row = dict[str, str]
 
 
-def _outcome(question: Question, row: Row, curves: list[Row], rates: list[Row]) -> Outcome:
+def _outcome(row: Row, curves: list[Row], rates: list[Row]) -> Outcome:
     def own(rows: list[Row]) -> list[Row]:
         key = ("scheme", "noise", "budget_epsilon", "clients", "cap")
         return [each for each in rows if all(each[name] == row[name] for name in key)]
@@ -34,8 +33,6 @@ def _outcome(question: Question, row: Row, curves: list[Row], rates: list[Row]) 
         case=Case(
             scheme=row["scheme"],
             epsilon=_maybe(row["budget_epsilon"]),
-            noise=parse_noise(row["noise"]),
-            clients=clients if question is Question.UNTRUSTED_PRICE else None,
             cap=float(row["cap"]),
         ),
         learning_rate=float(row["learning_rate"]),

@@ -30,7 +30,7 @@ def redraw(folder: Path, out: Path) -> None:
         raise ValueError(f"{folder / 'README.md'} is not the page of a study.")
     words = [word for word in shlex.split(command[0]) if word not in ("--download", "--extend")]
     question = parse_question(words[3])
-    outcomes = read_outcomes(question, folder)
+    outcomes = read_outcomes(folder)
     study = dataclasses.replace(
         _study(question, dict(zip(words[4::2], words[5::2], strict=True)), outcomes),
         extend="--extend" in command[0],
@@ -41,7 +41,6 @@ def redraw(folder: Path, out: Path) -> None:
 def _study(question: Question, options: dict[str, str], outcomes: list[Outcome]) -> Study:
     """Return the study; what its figures tell is taken from them, the rest from its options."""
     budgets = [each.case.epsilon for each in outcomes if each.case.epsilon is not None]
-    counts = [each.case.clients for each in outcomes if each.case.clients is not None]
     return Study(
         question=question,
         scenario=options.get("--scenario", "many-small"),
@@ -50,7 +49,6 @@ def _study(question: Question, options: dict[str, str], outcomes: list[Outcome])
         iterations=max(outcomes[0].curve),
         epsilons=tuple(dict.fromkeys(budgets)),
         delta=float(options.get("--delta", Study.delta)),
-        clients=tuple(dict.fromkeys(counts)),
         caps=tuple(dict.fromkeys(each.case.cap for each in outcomes)),
         rates=_rates(options, outcomes),
         seeds=len(outcomes[0].accuracy),

@@ -13,10 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coinflower.accounting.errors import UserError
 from coinflower.cli.output import JsonFlag, print_json
+from coinflower.cli.research.results import results
 from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import console, say, warn
 
 app = typer.Typer(add_completion=False)
+app.command()(results)
 
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Folder for PNG, SVG and CSV files.")]
 
@@ -62,9 +64,7 @@ def paper(
 
 @app.command()
 def experiments(
-    question: Annotated[
-        str, typer.Argument(help="per-iteration, total-budget, untrusted-price or cap.")
-    ],
+    question: Annotated[str, typer.Argument(help="per-iteration or cap.")],
     data: Annotated[str, typer.Option(help="Name or path of the data.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for figures, tables and page.")],
     scenario: Annotated[str, typer.Option(help="many-small or few-large.")] = "many-small",
@@ -74,9 +74,6 @@ def experiments(
     iterations: Annotated[int, typer.Option(help="Iterations of every training.")] = 600,
     epsilons: Annotated[str, typer.Option(help="Total budgets ε, comma-separated.")] = "0.5,1,2,4",
     delta: Annotated[float, typer.Option(help="δ of those budgets.")] = 1e-5,
-    clients: Annotated[
-        str, typer.Option(help="Numbers of clients for untrusted-price, comma-separated.")
-    ] = "50,200,800,2000",
     caps: Annotated[
         str, typer.Option(help="Caps in clip norms for cap, comma-separated; inf for none.")
     ] = "1,1.5,2,3,5,inf",
@@ -120,7 +117,6 @@ def experiments(
         iterations=iterations,
         epsilons=parse_numbers("epsilons", epsilons),
         delta=delta,
-        clients=parse_counts("clients", clients),
         caps=parse_numbers("caps", caps),
         rates=parse_numbers("rates", rates),
         extend=extend,
@@ -152,7 +148,6 @@ def experiments(
         accuracy = [
             {
                 "scheme": each.case.scheme,
-                "noise": each.case.noise,
                 "budget_epsilon": each.case.epsilon,
                 "clients": each.clients,
                 "cap": each.case.cap,

@@ -1,4 +1,4 @@
-"""Pictures of a study: accuracy over iterations, over ε, over the number of clients."""
+"""Pictures of a study: accuracy over iterations, over ε, over the cap."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from coinflower.accounting.mechanism import Round
 from coinflower.accounting.plots import new_axes, save
 from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.simulator.request import NO_SCHEME
-from coinflower.experiments.simulator.simulator import Noise
 from coinflower.experiments.studies.studies import Question, Study
 from coinflower.experiments.studies.trainings import Outcome
-from coinflower.protocol.modes import Mode
 
 # In the order of drawing: the paper's noise comes last and open, since it may lie upon another.
 _LOOKS: dict[str, dict[str, Any]] = {
@@ -29,10 +27,6 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "paper": {"color": "C1", "linestyle": ":", "marker": "s", "markerfacecolor": "none"},
 }
 _SIZES = {"paper": 9}
-_NOISES: dict[Noise, dict[str, Any]] = {
-    Mode.TRUSTED: {"linestyle": "-"},
-    Mode.UNTRUSTED: {"linestyle": "--", "markerfacecolor": "none"},
-}
 _MARKERS = "os^Dv"
 _FEW_DECADES = 1e3
 _ACCURACY = "test accuracy"
@@ -40,37 +34,23 @@ _ACCURACY = "test accuracy"
 
 def draw(study: Study, outcomes: list[Outcome], out: Path) -> dict[str, str]:
     """Draw a study as PNG and SVG into ``out``; returns the caption of each picture."""
-    if study.question is Question.UNTRUSTED_PRICE:
-        caption = _draw_over_clients(outcomes, out)
-        return {"over-clients": f"{caption} ({_seeds(study, outcomes)})."}
     if study.question is Question.CAP:
         return {"over-cap": _draw_over_cap(study, outcomes, out)}
-    captions: dict[str, str] = {}
-    shown = outcomes
-    if study.question is Question.TOTAL_BUDGET:
-        middle = sorted(study.epsilons)[len(study.epsilons) // 2]
-        shown = [each for each in outcomes if each.case.epsilon in (None, middle)]
-        captions |= _draw_over_budget(study, outcomes, out)
-        what = f"at a total budget of ε = {middle:g}, δ = {study.delta:g}"
-    seeds = _seeds(study, shown)
-    if study.question is Question.PER_ITERATION:
-        what = "at the paper's (0.015, 1e-6) for each iteration"
-        _draw_over(
-            shown,
-            out / "over-epsilon",
-            f"ε spent, certified, δ = {study.delta:g}",
-            lambda outcome, at: spent(outcome, at, study.delta),
-            scale="log",
-        )
-        captions["over-epsilon"] = (
-            f"The same trainings over the ε that each has really spent, {what}; further left is "
-            f"better ({seeds}). {_truth(study, shown)}"
-        )
-    _draw_over(shown, out / "over-iterations", "iteration", lambda _outcome, at: at)
-    captions["over-iterations"] = (
-        f"Accuracy {what}, σ chosen by each analysis ({seeds}). {_truth(study, shown)}"
+    seeds, truth = _seeds(study, outcomes), _truth(study, outcomes)
+    what = "at the paper's (0.015, 1e-6) for each iteration"
+    _draw_over(
+        outcomes,
+        out / "over-epsilon",
+        f"ε spent, certified, δ = {study.delta:g}",
+        lambda outcome, at: spent(outcome, at, study.delta),
+        scale="log",
     )
-    return captions
+    _draw_over(outcomes, out / "over-iterations", "iteration", lambda _outcome, at: at)
+    return {
+        "over-epsilon": f"The same trainings over the ε that each has really spent, {what}; "
+        f"further left is better ({seeds}). {truth}",
+        "over-iterations": f"Accuracy {what}, σ chosen by each analysis ({seeds}). {truth}",
+    }
 
 
 def _seeds(study: Study, outcomes: list[Outcome]) -> str:
@@ -136,58 +116,6 @@ def _draw_over(
     _finish(figure, axes, path)
 
 
-def _draw_over_budget(study: Study, outcomes: list[Outcome], out: Path) -> dict[str, str]:
-    places: dict[str, tuple[str, Callable[[Outcome], float | None]]] = {
-        "over-budget": ("ε claimed for the whole training", lambda each: each.case.epsilon),
-        "over-true-epsilon": (
-            "ε that the whole training costs, certified",
-            lambda each: each.epsilon,
-        ),
-    }
-    for name, (x_label, place) in places.items():
-        figure, axes = new_axes("", f"{x_label}, δ = {study.delta:g}", _ACCURACY)
-        for scheme, look in _LOOKS.items():
-            group = [each for each in outcomes if each.case.scheme == scheme]
-            if scheme == NO_SCHEME:
-                axes.axhline(group[0].mean, color=look["color"], label=group[0].case.title)
-                continue
-            label, size = group[0].case.title, _SIZES.get(scheme, 5)
-            _draw_group(axes, group, place, label=label, markersize=size, **look)
-        axes.set_xscale("log")
-        _finish(figure, axes, out / name, study.epsilons if name == "over-budget" else ())
-    return {
-        "over-budget": f"Accuracy after {study.iterations} iterations over the budget that each "
-        f"analysis was given ({_seeds(study, outcomes)}). {_truth(study, outcomes)}",
-        "over-true-epsilon": "The same trainings over what they really cost: noise that is too "
-        "small for its claim moves right, and no analysis changes what a given noise is worth.",
-    }
-
-
-def _draw_over_clients(outcomes: list[Outcome], out: Path) -> str:
-    figure, axes = new_axes("", "clients", _ACCURACY)
-    budgets = list(dict.fromkeys(each.case.epsilon for each in outcomes))
-    groups = dict.fromkeys((each.case.epsilon, each.case.noise) for each in outcomes)
-    for index, (epsilon, noise) in enumerate(groups):
-        group = [
-            each for each in outcomes if (each.case.epsilon, each.case.noise) == (epsilon, noise)
-        ]
-        _draw_group(
-            axes,
-            group,
-            lambda each: each.clients,
-            marker=_MARKERS[budgets.index(epsilon) % len(_MARKERS)],
-            color=f"C{index}",
-            **_NOISES[noise],
-            label=f"{group[0].case.title}, ε = {epsilon:g}",
-        )
-    axes.set_xscale("log")
-    _finish(figure, axes, out / "over-clients", [each.clients for each in outcomes])
-    return (
-        "Accuracy over the number of clients at equal ε, d, q and mean batch: the server's one "
-        "noise against noise in every client's message, whose sum grows with the number of clients"
-    )
-
-
 def _draw_over_cap(study: Study, outcomes: list[Outcome], out: Path) -> str:
     figure, axes = new_axes("", "cap on a client's sum, in clip norms", _ACCURACY)
     places = {cap: index for index, cap in enumerate(sorted(study.caps))}
@@ -237,13 +165,13 @@ def _finish(figure: Any, axes: Any, path: Path, ticks: Iterable[float] = ()) -> 
     """Write a picture, its legend below; a logarithmic axis is marked at ticks if any are given."""
     axes.set_ylim(0, 1)
     if axes.get_xscale() == "log":
-        _mark_plainly(axes, sorted(set(ticks)))
+        mark_plainly(axes, sorted(set(ticks)))
     columns = 2 if len(axes.get_legend_handles_labels()[0]) <= 4 else 3
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=columns)
     save(figure, path.with_suffix(".png"), path.with_suffix(".svg"))
 
 
-def _mark_plainly(axes: Any, ticks: list[float]) -> None:
+def mark_plainly(axes: Any, ticks: list[float]) -> None:
     """Write plain numbers, few enough not to touch, at a logarithmic axis."""
     from matplotlib import ticker
 

@@ -14,14 +14,11 @@ from coinflower.experiments.studies.studies import Question, Study
 from coinflower.experiments.studies.tables import write_tables
 from coinflower.experiments.studies.trainings import Outcome
 from coinflower.learning import Dataset
-from coinflower.protocol.modes import Mode
 
 EMNIST_BYCLASS = 697_932
 """Training images of the split that the paper uses."""
 _QUESTIONS = {
     Question.PER_ITERATION: "every analysis at the paper's budget for each iteration",
-    Question.TOTAL_BUDGET: "every analysis at one budget for the whole training",
-    Question.UNTRUSTED_PRICE: "what it costs not to trust the server",
     Question.CAP: "what the cap buys",
 }
 
@@ -100,12 +97,8 @@ def describe(data: Dataset) -> str:
 
 def _setting_line(study: Study, outcomes: list[Outcome], data: str) -> str:
     first = outcomes[0]
-    if study.question is Question.UNTRUSTED_PRICE:
-        clients = f"{', '.join(f'{count:,}' for count in study.clients)} clients"
-        fitted = f"q = {first.q:g}, and p such that the mean batch is 70"
-    else:
-        clients = f"{first.clients:,} clients"
-        fitted = f"p = {first.p:.4g}, q = {first.q:.4g}"
+    clients = f"{first.clients:,} clients"
+    fitted = f"p = {first.p:.4g}, q = {first.q:.4g}"
     sizes = f"{first.d} records each" if study.partition == "equal" else f"up to {first.d} records"
     return (
         f"{data}, partition `{study.partition}`: {clients}, {sizes}, {fitted}; "
@@ -155,26 +148,16 @@ def _findings(study: Study, outcomes: list[Outcome]) -> str:
 
 
 def _sentences(study: Study, outcomes: list[Outcome]) -> Iterator[str]:
-    by_case = {(each.case.scheme, each.case.epsilon): each for each in outcomes}
-    if study.question is Question.UNTRUSTED_PRICE:
-        yield from _price_sentences(outcomes)
-        return
+    by_scheme = {each.case.scheme: each for each in outcomes}
     if study.question is Question.CAP:
         yield from _cap_sentences(outcomes)
         return
-    for epsilon in dict.fromkeys(each.case.epsilon for each in outcomes):
-        if ("certified", epsilon) not in by_case:
-            continue
-        ours, wcs, ols, theirs = (
-            by_case[name, epsilon] for name in ("certified", "wcs", "ols", "paper")
-        )
-        where = "each iteration's budget" if epsilon is None else f"ε = {epsilon:g}"
-        yield (
-            f"At {where} the certified bound reaches {ours.mean:.1%} with σ = "
-            f"{rounded_up(ours.sigma, 3)}; wcs {wcs.mean:.1%} with {rounded_up(wcs.sigma, 3)}, "
-            f"ols {ols.mean:.1%} with {rounded_up(ols.sigma, 3)}. "
-            f"{_their_claim(theirs, ours)}"
-        )
+    ours, wcs, ols, theirs = (by_scheme[name] for name in ("certified", "wcs", "ols", "paper"))
+    yield (
+        f"At each iteration's budget the certified bound reaches {ours.mean:.1%} with σ = "
+        f"{rounded_up(ours.sigma, 3)}; wcs {wcs.mean:.1%} with {rounded_up(wcs.sigma, 3)}, "
+        f"ols {ols.mean:.1%} with {rounded_up(ols.sigma, 3)}. {_their_claim(theirs, ours)}"
+    )
 
 
 def _their_claim(theirs: Outcome, ours: Outcome) -> str:
@@ -187,23 +170,6 @@ def _their_claim(theirs: Outcome, ours: Outcome) -> str:
         f"ε = {rounded_up(theirs.epsilon, 3)} where the certified noise costs "
         f"{rounded_up(ours.epsilon, 3)}."
     )
-
-
-def _price_sentences(outcomes: list[Outcome]) -> Iterator[str]:
-    for trusted in outcomes:
-        if trusted.case.noise is not Mode.TRUSTED:
-            continue
-        (other,) = (
-            each
-            for each in outcomes
-            if each.case.noise is Mode.UNTRUSTED
-            and (each.clients, each.case.epsilon) == (trusted.clients, trusted.case.epsilon)
-        )
-        yield (
-            f"{trusted.clients:,} clients at ε = {trusted.case.epsilon:g}: {trusted.mean:.1%} with "
-            f"a trusted server, {other.mean:.1%} without (σ = "
-            f"{rounded_up(other.sigma, 3)} in every message)."
-        )
 
 
 def _cap_sentences(outcomes: list[Outcome]) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""The paper's evaluation as studies: which trainings are compared, and on what."""
+"""The paper's settings as studies: which trainings are compared, and on what.
+
+What every mode and analysis leaves of a model at equal ε is compared in `experiments.comparison`.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,7 @@ from coinflower.accounting.analyses.names import SCHEMES
 from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.request import NO_SCHEME, Request, require_one_of
 from coinflower.experiments.simulator.scenarios import SETTINGS
-from coinflower.experiments.simulator.simulator import Noise
 from coinflower.learning import Update
-from coinflower.protocol.modes import Mode
 
 COMPARED = (NO_SCHEME, "cs", "paper", "certified", "wcs", "ols")
 """Without privacy, the ideal, the paper's noise, and the analyses that hold."""
@@ -33,10 +34,6 @@ class Question(StrEnum):
 
     PER_ITERATION = "per-iteration"
     """Every analysis meets the paper's (0.015, 1e-6) in each iteration."""
-    TOTAL_BUDGET = "total-budget"
-    """Every analysis meets one budget for the whole training."""
-    UNTRUSTED_PRICE = "untrusted-price"
-    """The same ε for all clients, noise added by the server or by every client."""
     CAP = "cap"
     """The certified noise under caps on clients' sums, for total budgets and the paper's."""
 
@@ -63,7 +60,6 @@ class Study:
         iterations: Length of every training.
         epsilons: Total budgets.
         delta: Their δ.
-        clients: Numbers of clients, for the price of mistrust.
         caps: Caps on a client's sum in clip norms, ∞ for none, for the study of the cap.
         rates: Learning rates to choose from.
         extend: Whether a case whose best rate lies at the edge of those tried tries the next one
@@ -82,7 +78,6 @@ class Study:
     iterations: int = 600
     epsilons: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
     delta: float = 1e-5
-    clients: tuple[int, ...] = ()
     caps: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0, 5.0, math.inf)
     rates: tuple[float, ...] = (0.005, 0.02, 0.08)
     extend: bool = False
@@ -101,14 +96,10 @@ class Study:
             validation.require_positive("rates: learning rate", rate)
         for epsilon in self.epsilons:
             validation.require_positive("epsilons: epsilon", epsilon)
-        for count in self.clients:
-            validation.require_count("clients", count, least=1)
         validation.require_count("seeds", self.seeds, least=1)
         validation.require_count("test images", self.test_images, least=1)
         if self.question is not Question.PER_ITERATION and not self.epsilons:
             raise UserError("epsilons must name at least one budget.")
-        if self.question is Question.UNTRUSTED_PRICE and not self.clients:
-            raise UserError("clients must name at least one number of clients.")
         if self.question is Question.CAP and not self.caps:
             raise UserError("caps must name at least one cap.")
         if self.extend and len(set(self.rates)) == 1:
@@ -120,27 +111,13 @@ class Study:
         """Return what is compared."""
         if self.question is Question.PER_ITERATION:
             return [Case(scheme=scheme) for scheme in COMPARED]
-        if self.question is Question.TOTAL_BUDGET:
-            private = [scheme for scheme in COMPARED if scheme != NO_SCHEME]
-            return [
-                Case(scheme=NO_SCHEME),
-                *(Case(scheme=name, epsilon=value) for value in self.epsilons for name in private),
-            ]
-        if self.question is Question.CAP:
-            return [
-                *(
-                    Case(scheme="certified", epsilon=value, cap=cap)
-                    for value in (*self.epsilons, None)
-                    for cap in self.caps
-                ),
-                Case(scheme="paper"),
-            ]
-        models = (Mode.TRUSTED, Mode.UNTRUSTED)
         return [
-            Case(scheme="certified", epsilon=value, noise=noise, clients=count)
-            for value in self.epsilons
-            for noise in models
-            for count in self.clients
+            *(
+                Case(scheme="certified", epsilon=value, cap=cap)
+                for value in (*self.epsilons, None)
+                for cap in self.caps
+            ),
+            Case(scheme="paper"),
         ]
 
     def beyond(self, tried: Iterable[float], best: float) -> float | None:
@@ -167,8 +144,6 @@ class Study:
             delta=self.delta,
             scheme=case.scheme,
             total_epsilon=case.epsilon,
-            noise=case.noise,
-            clients=case.clients,
             cap=case.cap,
             model=self.model,
             update=Update(learning_rate=rate, momentum=0.9),
@@ -185,22 +160,16 @@ class Case:
     Attributes:
         scheme: The analysis that chooses the noise.
         epsilon: The budget; None for the paper's per iteration, or without privacy.
-        noise: Who adds noise.
-        clients: Number of clients; None for as many as the data makes.
         cap: Cap on a client's sum in clip norms; ∞ for none.
     """
 
     scheme: str
     epsilon: float | None = None
-    noise: Noise = Mode.TRUSTED
-    clients: int | None = None
     cap: float = math.inf
 
     @property
     def title(self) -> str:
         """What the curve is called."""
-        if self.noise is not Mode.TRUSTED or self.clients is not None:
-            return f"{self.noise} server"
         if self.scheme == NO_SCHEME:
             return "no privacy"
         why = "" if self.holds else " (not an upper bound)"

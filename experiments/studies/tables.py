@@ -10,6 +10,7 @@ from pathlib import Path
 from coinflower.experiments.studies.drawing import spent
 from coinflower.experiments.studies.studies import Study
 from coinflower.experiments.studies.trainings import Outcome
+from coinflower.protocol.modes import Mode
 
 RESULTS, CURVES, RATES = "results.csv", "curves.csv", "learning-rates.csv"
 
@@ -64,7 +65,7 @@ def _key(outcome: Outcome) -> dict[str, object]:
     """Return what tells the rows of one case from those of another."""
     return {
         "scheme": outcome.case.scheme,
-        "noise": outcome.case.noise,
+        "noise": Mode.TRUSTED,
         "budget_epsilon": outcome.case.epsilon,
         "clients": outcome.clients,
         "cap": outcome.case.cap,

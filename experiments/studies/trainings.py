@@ -5,11 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import multiprocessing
-import signal
 import statistics
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.experiments.simulator.request import Request
 from coinflower.experiments.simulator.scenarios import SETTINGS, load_training_data
 from coinflower.experiments.simulator.simulated_run import federation_of, run_request, sigma_of
+from coinflower.experiments.studies.side_by_side import played_side_by_side
 from coinflower.experiments.studies.studies import Case, Study, training_key
 from coinflower.learning import Dataset
 from coinflower.server.checkpoint import write_atomically
@@ -201,32 +199,25 @@ def _played(
             yield request, json.loads(path.read_text())
         else:
             missing.append((request, path))
-    if not missing:
-        return
-    missing.reverse()
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_ctrl_c) as pool:
-        pending: dict[Future[dict[str, Any]], Request] = {}
-        while missing or pending:
-            while missing and len(pending) < workers and not stopped():
-                request, path = missing.pop()
-                pending[pool.submit(play_one, request, study.test_images, path)] = request
-            if not pending:
-                return
-            done, _ = wait(pending, return_when=FIRST_COMPLETED)
-            for job in done:
-                yield pending.pop(job), job.result()
+    left = dict(missing)
+
+    def wanted() -> list[Request]:
+        return list(left)
+
+    task = functools.partial(_play_into, left, study.test_images)
+    for request, result in played_side_by_side(wanted, task, jobs=workers, stopped=stopped):
+        del left[request]
+        yield request, result
 
 
-def _leave_ctrl_c() -> None:
-    """Let trainings in hand end when the user stops the study: each is short, and then kept."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _play_into(paths: dict[Request, Path], test_images: int, request: Request) -> dict[str, Any]:
+    return play_one(request, test_images, paths[request])
 
 
 def play_one(request: Request, test_images: int, path: Path) -> dict[str, Any]:
     """Play one training, keep what it came to in a file, and return it."""
     data = _data(request.data, request.scenario, request.split, request.download)
-    reported, tuning = _two_test_parts(data, test_images)
+    reported, tuning = two_test_parts(data, test_images)
     result = run_request(request, data=reported, tuning=tuning)
     write_atomically(path, json.dumps(result).encode())
     return json.loads(path.read_text())  # type: ignore[no-any-return]
@@ -237,7 +228,7 @@ def _data(spec: str, scenario: str, split: str | None, download: bool) -> Datase
     return load_training_data(spec, SETTINGS[scenario], split=split, download=download)
 
 
-def _two_test_parts(data: Dataset, images: int) -> tuple[Dataset, Dataset]:
+def two_test_parts(data: Dataset, images: int) -> tuple[Dataset, Dataset]:
     """Return the data with two disjoint test parts: one to report, one to choose rates by."""
     order = np.random.default_rng(0).permutation(len(data.test.targets))
     if len(order) < 2:

@@ -7,15 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from coinflower.cli.main import app
+from coinflower.accounting.rounding import rounded_up
 from coinflower.experiments.studies.drawing import draw
 from coinflower.experiments.studies.page import write_page
 from coinflower.experiments.studies.studies import Case, Question, Study, training_key
 from coinflower.experiments.studies.tables import write_tables
 from coinflower.experiments.studies.trainings import play
-from coinflower.protocol.modes import Mode
 from tools.study_outcomes import read_outcomes
 from tools.study_redraw import redraw
 
@@ -43,39 +41,12 @@ def kept(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def outcomes(kept):
-    return play(study(Question.TOTAL_BUDGET), kept, workers=1)
+    return play(study(Question.PER_ITERATION), kept, workers=1)
 
 
 def table(path):
     with path.open() as file:
         return list(csv.DictReader(file))
-
-
-def test_a_total_budget_is_compared_by_every_analysis():
-    cases = study(Question.TOTAL_BUDGET, epsilons=(1.0, 2.0)).cases()
-    assert [case.scheme for case in cases if case.epsilon == 1.0] == [
-        "cs",
-        "paper",
-        "certified",
-        "wcs",
-        "ols",
-    ]
-    assert len(cases) == 11
-
-
-def test_the_price_of_mistrust_compares_equal_epsilon_over_clients():
-    cases = study(Question.UNTRUSTED_PRICE, clients=(10, 40)).cases()
-    assert {(case.noise, case.clients) for case in cases} == {
-        (noise, count) for noise in (Mode.TRUSTED, Mode.UNTRUSTED) for count in (10, 40)
-    }
-
-
-def test_every_analysis_meets_the_budget_it_claims(outcomes):
-    for outcome in outcomes:
-        if outcome.case.holds:
-            assert outcome.epsilon <= 2.0
-        elif outcome.epsilon is not None:
-            assert outcome.epsilon > 2.0
 
 
 def test_the_rate_that_did_best_on_the_tuning_images_is_taken(outcomes):
@@ -87,13 +58,13 @@ def test_the_rate_that_did_best_on_the_tuning_images_is_taken(outcomes):
 
 def test_trainings_that_are_there_are_not_played_again(outcomes, kept):
     files = {path: path.stat().st_mtime_ns for path in kept.iterdir()}
-    again = play(study(Question.TOTAL_BUDGET), kept, workers=1, stopped=lambda: True)
+    again = play(study(Question.PER_ITERATION), kept, workers=1, stopped=lambda: True)
     assert again == outcomes
     assert {path: path.stat().st_mtime_ns for path in kept.iterdir()} == files
 
 
 def test_a_stopped_study_has_no_outcome(tmp_path):
-    assert play(study(Question.TOTAL_BUDGET), tmp_path, workers=1, stopped=lambda: True) is None
+    assert play(study(Question.PER_ITERATION), tmp_path, workers=1, stopped=lambda: True) is None
 
 
 def test_different_trainings_have_different_keys():
@@ -111,13 +82,13 @@ def test_different_trainings_have_different_keys():
 
 def test_the_page_states_what_the_papers_noise_really_costs(outcomes, tmp_path):
     write_page(
-        study(Question.TOTAL_BUDGET), outcomes, tmp_path, data="digits", command="coinflower …"
+        study(Question.PER_ITERATION), outcomes, tmp_path, data="digits", command="coinflower …"
     )
     page = (tmp_path / "README.md").read_text()
     (theirs,) = (each for each in outcomes if each.case.scheme == "paper")
-    assert f"`paper` for ε = 2 really costs ε = {theirs.epsilon:.3g}" in page
+    assert f"`paper` really costs ε = {rounded_up(theirs.epsilon, 3)}" in page
     assert "INSECURE" in page
-    for name in ("over-budget", "over-true-epsilon", "over-iterations"):
+    for name in ("over-epsilon", "over-iterations"):
         assert f"({name}.png)" in page
         assert (tmp_path / f"{name}.png").stat().st_size > 1000
         assert (tmp_path / f"{name}.svg").stat().st_size > 1000
@@ -130,7 +101,7 @@ def test_the_page_states_what_the_papers_noise_really_costs(outcomes, tmp_path):
 
 def test_learning_rates_at_the_edge_of_those_tried_are_marked(outcomes, tmp_path):
     write_page(
-        study(Question.TOTAL_BUDGET), outcomes, tmp_path, data="digits", command="coinflower …"
+        study(Question.PER_ITERATION), outcomes, tmp_path, data="digits", command="coinflower …"
     )
     page = (tmp_path / "README.md").read_text()
     for each in outcomes:
@@ -193,12 +164,12 @@ def test_the_page_of_the_cap_compares_it_with_none_and_with_the_papers_noise(tmp
     assert "- At ε = 2: " in page
     assert "The paper's σ = " in page
     assert (tmp_path / "over-cap.png").stat().st_size > 1000
-    assert [each.case for each in read_outcomes(Question.CAP, tmp_path)] == asked.cases()
+    assert [each.case for each in read_outcomes(tmp_path)] == asked.cases()
 
 
 def test_what_csv_files_hold_is_read_again(outcomes, tmp_path):
-    write_tables(study(Question.TOTAL_BUDGET), outcomes, tmp_path)
-    for read, made in zip(read_outcomes(Question.TOTAL_BUDGET, tmp_path), outcomes, strict=True):
+    write_tables(study(Question.PER_ITERATION), outcomes, tmp_path)
+    for read, made in zip(read_outcomes(tmp_path), outcomes, strict=True):
         assert (read.case, read.sigma, read.epsilon) == (made.case, made.sigma, made.epsilon)
         assert (read.tuning, read.clients) == (made.tuning, made.clients)
         assert read.mean == pytest.approx(made.mean, abs=1e-5)
@@ -206,7 +177,10 @@ def test_what_csv_files_hold_is_read_again(outcomes, tmp_path):
         assert list(read.curve) == list(made.curve)
 
 
-@pytest.mark.parametrize("page", sorted(RESULTS.glob("*/README.md")), ids=lambda p: p.parent.name)
+STUDIES = sorted(path.with_name("README.md") for path in RESULTS.glob("*/curves.csv"))
+
+
+@pytest.mark.parametrize("page", STUDIES, ids=lambda p: p.parent.name)
 def test_the_pages_of_results_say_what_their_figures_say(page, tmp_path):
     redraw(page.parent, tmp_path)
     assert (tmp_path / "README.md").read_text() == page.read_text()
@@ -225,28 +199,16 @@ def pictures(monkeypatch):
 
 
 def test_no_legend_covers_points(outcomes, tmp_path, pictures):
-    draw(study(Question.TOTAL_BUDGET), outcomes, tmp_path)
+    draw(study(Question.PER_ITERATION), outcomes, tmp_path)
     for axes in pictures:
         assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
 
 
-def test_budgets_are_marked_in_plain_numbers(outcomes, tmp_path, pictures):
-    draw(study(Question.TOTAL_BUDGET), outcomes, tmp_path)
-    assert [label.get_text() for label in pictures[0].get_xticklabels()] == ["2"]
-
-
 def test_the_papers_noise_lies_open_upon_all_others(outcomes, tmp_path, pictures):
-    draw(study(Question.TOTAL_BUDGET), outcomes, tmp_path)
+    draw(study(Question.PER_ITERATION), outcomes, tmp_path)
     last = pictures[-1].get_lines()[-1]
     assert last.get_label().startswith("paper")
     assert last.get_markerfacecolor() == "none"
-
-
-def test_trust_and_budget_are_told_apart_without_colours(tmp_path, pictures):
-    priced = read_outcomes(Question.UNTRUSTED_PRICE, RESULTS / "mnist-untrusted-price")
-    draw(study(Question.UNTRUSTED_PRICE, clients=(50, 200, 800, 2000)), priced, tmp_path)
-    lines = [bars.lines[0] for bars in pictures[0].containers]
-    assert len({(line.get_linestyle(), line.get_marker()) for line in lines}) == len(lines) == 4
 
 
 @pytest.mark.parametrize(
@@ -267,20 +229,14 @@ def test_trainings_of_another_format_are_not_taken(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"clients": (5000,)}, "5,000 clients of 30 records each"),
-        ({"clients": (10,), "epsilons": (2.0, 1e-6)}, "asks for sigma"),
+        ({"partition": "writer"}, "writer"),
+        ({"epsilons": (2.0, 1e-6)}, "asks for sigma"),
     ],
 )
 def test_a_case_that_cannot_be_trained_is_refused_before_any_is(tmp_path, changes, complaint):
     with pytest.raises(ValueError, match=complaint):
-        play(study(Question.UNTRUSTED_PRICE, **changes), tmp_path / "kept", workers=1)
+        play(study(Question.CAP, **changes), tmp_path / "kept", workers=1)
     assert not (tmp_path / "kept").exists()
-
-
-def test_half_a_client_is_refused(tmp_path):
-    command = ["paper", "experiments", "untrusted-price", "--data", "digits", "--clients", "1.7"]
-    with pytest.raises(ValueError, match=r"clients = '1\.7' must be comma-separated whole numbers"):
-        CliRunner().invoke(app, [*command, "--out", str(tmp_path)], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +248,6 @@ def test_half_a_client_is_refused(tmp_path):
         ({"epsilons": ()}, "epsilons"),
         ({"epsilons": (1.0, 0.0)}, r"epsilons: epsilon = 0\.0"),
         ({"delta": 3.0}, r"delta = 3\.0"),
-        ({"clients": (0,)}, "clients = 0"),
         ({"iterations": 0}, "iterations = 0"),
         ({"test_images": 0}, "test images = 0"),
         ({"partition": "halves"}, "partition = 'halves'"),
@@ -300,7 +255,7 @@ def test_half_a_client_is_refused(tmp_path):
 )
 def test_a_study_of_nothing_is_refused(changes, complaint):
     with pytest.raises(ValueError, match=complaint):
-        study(Question.TOTAL_BUDGET, **changes)
+        study(Question.CAP, **changes)
 
 
 def test_a_kept_training_holds_its_figures(outcomes, kept):
