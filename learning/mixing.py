@@ -17,10 +17,11 @@ from coinflower.learning.tasks.task import Task
 from coinflower.learning.whole_gradient import require_whole_gradient
 
 _RECORDS = 3  # there may be memory for few at a time
-_TRIALS = 3  # three records are in order by chance, too
+_TRIALS = 3  # of gradients: three records may be in order by chance
 _CLIP_NORM = 1e-3  # so small that about every gradient is clipped
 _SAME_SHAPE = 1e-5  # rounding of numbers that are computed in the same order
 _OTHER_SHAPE = 1e-3  # generous for deep models in single precision
+_GRADIENTS = 0.02  # rounding moves a few of a million units across the bend of their ReLU
 
 
 def refuse_mixing_model(
@@ -45,23 +46,26 @@ def refuse_mixing_model(
             layers.
     """
     generator = torch.Generator().manual_seed(0)
-    device = device_holding(model)
+
+    def drawn() -> tuple[Inputs, torch.Tensor]:
+        rows = tuple(_random_rows(one, generator).to(device_holding(model)) for one in blank)
+        return rows, next(random_targets(task, target, _RECORDS, generator))
+
     with _other_weights(model, generator):
-        for _ in range(_TRIALS):
-            rows = tuple(_random_rows(one, generator).to(device) for one in blank)
-            targets = next(random_targets(task, target, _RECORDS, generator))
-            _compare_neighbours(model, name, rows)
-            with _without_chance(model, rows) as is_certain:
-                if is_certain:
-                    _compare_alone(model, name, rows)
-                    _compare_sums(model, name, rows, targets, task)
-                count = _RECORDS if is_certain else 1  # else chance would tell two ways apart
-                some = tuple(one[:count] for one in rows)
-                require_whole_gradient(model, name, some, targets[:count], task)
+        rows, targets = drawn()
+        answers = _compare_neighbours(model, name, rows)
+        with _without_chance(model, rows, answers) as is_certain:
+            if is_certain:
+                _compare_alone(model, name, rows)
+                for _ in range(_TRIALS):
+                    _compare_sums(model, name, *drawn(), task)
+            count = _RECORDS if is_certain else 1  # else chance would tell two ways apart
+            some = tuple(one[:count] for one in rows)
+            require_whole_gradient(model, name, some, targets[:count], task, rounding=_GRADIENTS)
 
 
-def _compare_neighbours(model: nn.Module, name: str, rows: Inputs) -> None:
-    """Give one record another content: nobody else's answer may change."""
+def _compare_neighbours(model: nn.Module, name: str, rows: Inputs) -> torch.Tensor:
+    """Give one record another content: nobody else's answer may change. Return all answers."""
     before = _answers(model, rows)
     _compare_again(model, name, rows, before)
     for changed in (0, _RECORDS - 1):
@@ -72,7 +76,7 @@ def _compare_neighbours(model: nn.Module, name: str, rows: Inputs) -> None:
         others = torch.arange(_RECORDS, device=before.device) != changed
         if not _same(before[others], after[others], _SAME_SHAPE):
             raise _mixes(name)
-    _compare_again(model, name, rows, before)
+    return before
 
 
 def _compare_again(model: nn.Module, name: str, rows: Inputs, before: torch.Tensor) -> None:
@@ -105,7 +109,7 @@ def _compare_sums(
 
     together = clipped(slice(None))
     alone = sum(clipped(slice(i, i + 1)) for i in range(_RECORDS))
-    if float((together - alone).norm()) > _OTHER_SHAPE * _RECORDS * _CLIP_NORM:
+    if float((together - alone).norm()) > _GRADIENTS * _RECORDS * _CLIP_NORM:
         raise UserError(
             f"model {name!r} lets no gradient be told from those of other records, so clipping "
             "cannot bound what one record does: give every layer all records, in their order, in "
@@ -163,13 +167,9 @@ def _other_weights(model: nn.Module, generator: torch.Generator) -> Iterator[Non
 
 
 @contextlib.contextmanager
-def _without_chance(model: nn.Module, rows: Inputs) -> Iterator[bool]:
+def _without_chance(model: nn.Module, rows: Inputs, answers: torch.Tensor) -> Iterator[bool]:
     """Stop a model from drawing at random if that can be done, and say whether it does not."""
-
-    def is_certain() -> bool:
-        return _same(_answers(model, rows), _answers(model, rows, seed=1), _SAME_SHAPE)
-
-    if is_certain():
+    if _same(answers, _answers(model, rows, seed=1), _SAME_SHAPE):
         yield True
         return
     modes = {module: module.training for module in model.modules()}
@@ -178,7 +178,7 @@ def _without_chance(model: nn.Module, rows: Inputs) -> Iterator[bool]:
         if not trainable_parameters(module, recurse=False):
             module.training = False
     try:
-        yield is_certain()
+        yield _same(_answers(model, rows), _answers(model, rows, seed=1), _SAME_SHAPE)
     finally:
         for module, mode in modes.items():
             module.training = mode

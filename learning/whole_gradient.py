@@ -16,7 +16,13 @@ _ROUNDING = 1e-3  # of a gradient, generous for deep models in single precision
 
 
 def require_whole_gradient(
-    model: nn.Module, name: str, inputs: Inputs, targets: torch.Tensor, task: Task
+    model: nn.Module,
+    name: str,
+    inputs: Inputs,
+    targets: torch.Tensor,
+    task: Task,
+    *,
+    rounding: float = _ROUNDING,
 ) -> None:
     """Refuse a model that computes with weights past the layers they belong to.
 
@@ -28,6 +34,7 @@ def require_whole_gradient(
         inputs: Some records.
         targets: Their targets.
         task: What is learned.
+        rounding: Share of the gradient that may differ.
 
     Raises:
         UserError: An ordinary backward pass finds another gradient.
@@ -49,7 +56,7 @@ def require_whole_gradient(
     whole = seeded(ordinary)
     apart = float((whole - seeded(by_layer)).norm())
     # A model may draw at random where no seed reaches; then nothing can be compared.
-    if apart > _ROUNDING * float(whole.norm()) and torch.equal(whole, seeded(ordinary)):
+    if apart > rounding * float(whole.norm()) and torch.equal(whole, seeded(ordinary)):
         raise UserError(
             f"model {name!r} computes with a layer's weights outside of that layer, so that the "
             "gradient of a single record would lack a part: call the layer itself"
