@@ -100,7 +100,11 @@ COMMANDS = (
         "Create, inspect, pause and back up a data set's privacy ledger.",
     ),
     Later("keys", "machines.keys:app", "Make keys and certificates for separate machines."),
-    Later("server", "machines.server:app", "Run a server and choose who may join it."),
+    Later(
+        "server",
+        "machines.server:app",
+        "Run a server, submit experiments to it, choose who may join.",
+    ),
     Later("notary", "machines.notary:app", "Run a notary, which opens sums and nothing else."),
 )
 """All commands; a summary is the first sentence of the command's own help."""

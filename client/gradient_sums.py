@@ -6,6 +6,7 @@ What is added up are clipped gradients, or the vectors of a query, which are as 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +39,11 @@ Rows = npt.NDArray[np.int64]
 
 logger = logging.getLogger("coinflower.client")
 _MOST_CHARACTERS = 200
+_KEPT_MODELS = 3
 
 
 class GradientSums:
-    """One owner's data and the model that was used last; one call at a time.
+    """One owner's data and the models that were used last; one call at a time.
 
     Args:
         data: The owner's records.
@@ -62,10 +64,10 @@ class GradientSums:
         self._of_persons = unit is Unit.PERSON
         self._randomness = randomness
         self._rules = rules
-        self._used: tuple[object, Task, nn.Module] | None = None
+        self._used: OrderedDict[object, tuple[Task, nn.Module]] = OrderedDict()
 
     def model_of(self, terms: Terms) -> nn.Module:
-        """Return the model, reusing the last one if it is the same; a server may name many."""
+        """Return the model; those of experiments that run side by side are kept, and no more."""
         require_schema(self.data, terms)
         task, model = self._use(terms)
         if terms.query is not None:
@@ -73,16 +75,20 @@ class GradientSums:
         return model
 
     def _use(self, terms: Terms) -> tuple[Task, nn.Module]:
-        asked = (
-            *(terms.model, terms.classes, terms.row_shape, terms.model_options),
-            *(terms.pretrained, terms.trained_parts, terms.lora_rank),
-            *(terms.task, terms.task_options),
+        asked = repr(
+            (
+                *(terms.model, terms.classes, terms.row_shape, terms.model_options),
+                *(terms.pretrained, terms.trained_parts, terms.lora_rank),
+                *(terms.task, terms.task_options),
+            )
         )
-        if self._used is None or self._used[0] != asked:
+        if asked not in self._used:
+            while len(self._used) >= _KEPT_MODELS:
+                self._used.popitem(last=False)
             task = fitting_task(terms, self.data)
-            model = build_fitting_model(terms, task, self.data, self._rules)
-            self._used = (asked, task, model)
-        return self._used[1:]
+            self._used[asked] = (task, build_fitting_model(terms, task, self.data, self._rules))
+        self._used.move_to_end(asked)
+        return self._used[asked]
 
     def sampled_sum(self, terms: Terms, model: nn.Module) -> Vector:
         """Return the sum over a fresh sample, clipped as a whole if the terms have a cap."""

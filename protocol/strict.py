@@ -76,14 +76,20 @@ def decode(kind: type[_Kind], text: str | bytes, where: str) -> _Kind:
         raise UserError(_sentence(error, kind, where)) from None
 
 
-def load(kind: type[_Kind], path: Path, where: str) -> _Kind:
+def load(kind: type[_Kind], path: Path, where: str, **defaults: object) -> _Kind:
     """Return the value that a TOML file describes.
+
+    Args:
+        kind: Its type.
+        path: The file.
+        where: How an error names it.
+        defaults: What stands for keys that the file leaves out.
 
     Raises:
         ValueError: As `decode`, or the file is missing, not readable, or not TOML.
     """
     try:
-        text = json.dumps(read_toml(path))
+        text = json.dumps({**defaults, **read_toml(path)})
     except TypeError:
         raise UserError(f"{where} cannot be used: no key of it is a date or time.") from None
     return decode(kind, text, where)

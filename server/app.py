@@ -37,7 +37,7 @@ from coinflower.learning import (
 )
 from coinflower.learning.models.saving import MODEL
 from coinflower.protocol import messages
-from coinflower.server.attendance import Attendance, TooFewClientsError
+from coinflower.server.attendance import Attendance, StoppedError, TooFewClientsError
 from coinflower.server.checkpoint import INSECURE, CheckpointFolder, Vector, write_atomically
 from coinflower.server.evaluations import Evaluations
 from coinflower.server.grid import PromptGrid
@@ -45,6 +45,7 @@ from coinflower.server.journal import Journal, RoundReport
 from coinflower.server.masked.opening import NotaryError
 from coinflower.server.roster import SizeLimits
 from coinflower.server.settings import Settings, load_settings
+from coinflower.server.sole_use import sole_use
 from coinflower.server.strategy import DivergedError, RandomParticipation
 
 SETTINGS_KEY = "settings"
@@ -56,14 +57,15 @@ logger = logging.getLogger("coinflower.server")
 app = ServerApp()
 
 
-class StoppedError(Exception):
-    """The run was asked to end, and did so between two rounds."""
-
-
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment."""
     settings = load_settings(Path(str(context.run_config[SETTINGS_KEY])))
+    with sole_use(settings.state):
+        _main(grid, settings)
+
+
+def _main(grid: Grid, settings: Settings) -> None:
     checkpoints = CheckpointFolder(
         settings.state, settings.terms.hash, insecure=settings.insecure_seed is not None
     )
@@ -71,6 +73,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         run(grid, settings, checkpoints, journal)
     except StoppedError:
+        journal.stopped()
         logger.info("Stopped between two rounds, as asked; the checkpoint is complete.")
     except (UserError, TooFewClientsError, DivergedError, NotaryError, OSError) as error:
         journal.status("failed", message=str(error))
@@ -156,7 +159,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
     """Train as the settings say.
 
     Raises:
-        StoppedError: Somebody asked the run to stop, and a round had just ended.
+        StoppedError: Somebody asked the run to stop, and no round was being played.
         ValueError: There is a checkpoint that is not to be resumed, or that has other terms.
         TooFewClientsError: Too few clients for too long.
     """
@@ -178,7 +181,6 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         journal.round(report, metrics)
         journal.status("running", round_=report.round)
         if report.round < terms.rounds and journal.asked_to_stop():
-            journal.status("stopped", round_=report.round)
             raise StoppedError
 
     sizes = SizeLimits(each=settings.largest_declared_size, together=settings.largest_total_size)
@@ -192,6 +194,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
             patience_seconds=settings.patience_seconds,
             no_other_clients=settings.no_other_clients,
             on_refusals=journal.refusals,
+            asked_to_stop=journal.asked_to_stop,
         ),
         round_seconds=settings.round_seconds,
         enough=settings.enough,

@@ -18,6 +18,10 @@ class TooFewClientsError(RuntimeError):
     """Not enough clients were there for too long; the message says how many and how long."""
 
 
+class StoppedError(Exception):
+    """The run was asked to end, and did so between two rounds."""
+
+
 class Attendance:
     """Waits for clients, and ends a run that too few will ever join.
 
@@ -28,6 +32,7 @@ class Attendance:
         no_other_clients: Whether nobody but the expected clients will come, so that the run ends as
             soon as too many of them refuse.
         on_refusals: Called with a sentence whenever other clients refuse than before.
+        asked_to_stop: Whether somebody wants the run to end instead of waiting on.
 
     Attributes:
         least: Fewest available clients for a round.
@@ -41,12 +46,14 @@ class Attendance:
         patience_seconds: float = 300.0,
         no_other_clients: bool = False,
         on_refusals: Callable[[str], None] = lambda _: None,
+        asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.least = least_clients
         self._expected = max(expected_clients, least_clients)
         self._patience = patience_seconds
         self._no_other_clients = no_other_clients
         self._on_refusals = on_refusals
+        self._asked_to_stop = asked_to_stop
         self._refusals = ""
         self._short_since: float | None = None
 
@@ -60,9 +67,12 @@ class Attendance:
 
         Raises:
             TooFewClientsError: The patience is over, or too few are left who could come.
+            StoppedError: Somebody asked the run to end.
         """
         started = time.monotonic()
         while True:
+            if self._asked_to_stop():
+                raise StoppedError
             roster.refresh()
             self._tell_refusals(roster)
             waited = time.monotonic() - started

@@ -64,6 +64,10 @@ class Journal:
         self._status = {"state": state, "round": round_, "message": message, "pid": os.getpid()}
         self._write_status()
 
+    def stopped(self) -> None:
+        """Say that the run ended between two rounds because it was asked to."""
+        self.status("stopped", round_=self._status.get("round", 0))
+
     def refusals(self, sentence: str) -> None:
         """Say which clients refuse and why; an empty sentence if none does."""
         self._refusals = sentence
@@ -97,6 +101,7 @@ class Journal:
 
 def ask_to_stop(folder: Path) -> None:
     """Ask the run in a state folder to end after its current round."""
+    folder.mkdir(parents=True, exist_ok=True)  # it may not have begun
     (folder / _STOP).touch()
 
 

@@ -20,9 +20,11 @@ from coinflower.protocol.strict import (
     Probability,
     Text,
     load,
+    read_toml,
     strict,
 )
 from coinflower.protocol.terms import Terms
+from coinflower.server.checkpoint import write_atomically
 from coinflower.server.evaluations import EvaluationSettings
 from coinflower.server.lateness import Enough
 from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
@@ -146,17 +148,23 @@ def save_settings(settings: Settings, path: Path) -> None:
     if settings.evaluation is not None:
         table["evaluation"] = settings.evaluation.to_fields()
     table["terms"] = settings.terms.to_fields()
-    path.write_text(tomli_w.dumps(table))
+    write_atomically(path, tomli_w.dumps(table).encode())
 
 
-def load_settings(path: Path) -> Settings:
+def load_settings(path: Path, *, states: Path | None = None) -> Settings:
     """Read a settings file; relative paths of files and folders start at the file's folder.
+
+    Args:
+        path: The file.
+        states: Where an experiment whose settings name no ``state`` has one, in a folder of the
+            experiment's name; None lets nobody leave it out.
 
     Raises:
         ValueError: Naming the file, the key and what is wrong with it.
     """
-    read = load(Settings, path, f"The settings {path}")
+    read = load(Settings, path, f"The settings {path}", **({} if states is None else {"state": ""}))
     files = {name: getattr(read, name) for name in _PATHS}
-    return replace(
-        read, **{name: path.parent / file for name, file in files.items() if file is not None}
-    )
+    files = {name: path.parent / file for name, file in files.items() if file is not None}
+    if states is not None and "state" not in read_toml(path):
+        files["state"] = states / read.terms.experiment / "state"
+    return replace(read, **files)

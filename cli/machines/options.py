@@ -11,6 +11,9 @@ DEFAULT_FOLDER = Path("superlink")
 # Of what a client or a server writes, nothing is for others on its machine.
 FOR_THE_OWNER_ONLY = 0o077
 
+Folder = Annotated[
+    Path, typer.Option(help="The server's folder, for logs, files and allowed keys.")
+]
 HealthPort = Annotated[
     int | None, typer.Option(help="Port of the gRPC health service (default: off).")
 ]

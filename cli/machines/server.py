@@ -1,4 +1,4 @@
-"""The commands that run a server and choose who may join it."""
+"""The commands that run a server, and choose who may join it; `experiments` has what it runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Annotated
 import typer
 
 from coinflower.accounting.errors import UserError
+from coinflower.cli.machines import experiments
 from coinflower.cli.machines.options import (
     DEFAULT_FOLDER,
     FOR_THE_OWNER_ONLY,
     DrainSeconds,
+    Folder,
     HealthHost,
     HealthPort,
 )
@@ -26,19 +28,26 @@ from coinflower.deploy.signals import stop_on_signals
 from coinflower.deploy.terminal import say
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
+app.command()(experiments.submit)
+app.command("list")(experiments.list_)
+app.command()(experiments.stop)
+app.command()(experiments.resume)
 
 _APPLY_SECONDS = 10.0
 
-Folder = Annotated[
-    Path, typer.Option(help="The server's folder, for logs, files and allowed keys.")
-]
 PublicKey = Annotated[Path, typer.Argument(help="The node's public key, NAME.pub.")]
 
 
 @app.command()
 def run(
     context: typer.Context,
-    settings: Annotated[Path, typer.Argument(help="Settings of the run (TOML).")],
+    settings: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Settings of an experiment (TOML); without, serve what is submitted.",
+            show_default=False,
+        ),
+    ] = None,
     keys: Annotated[
         Path | None,
         typer.Option(
@@ -61,8 +70,11 @@ def run(
     ] = False,
     stay: Annotated[
         bool,
-        typer.Option("--stay", help="Keep serving after the run is complete, until stopped."),
+        typer.Option("--stay", help="Keep serving when nothing is left to run, until stopped."),
     ] = False,
+    side_by_side: Annotated[
+        int, typer.Option(min=1, help="How many experiments may run at a time.")
+    ] = 1,
     log_format: LogFormatOption = LogFormat.TEXT,
     health_port: HealthPort = None,
     health_host: HealthHost = "127.0.0.1",
@@ -72,7 +84,7 @@ def run(
     metrics_host: Annotated[str, typer.Option(help="Interface of the metrics.")] = "127.0.0.1",
     drain_seconds: DrainSeconds = 10.0,
 ) -> None:
-    """Run a SuperLink, a gateway in front of it, and the parameter server."""
+    """Run a SuperLink, a gateway in front of it, and experiments one after the other or at once."""
     from coinflower.deploy.machines.serve import ServerPlan, serve
     from coinflower.report.run import report_server_run
 
@@ -98,6 +110,7 @@ def run(
         metrics_port=metrics_port,
         drain_seconds=drain_seconds,
         stay=stay,
+        side_by_side=side_by_side,
     )
     with stop_on_signals() as stop:
         outcome = serve(plan, stop)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,27 +20,45 @@ def status(
     as_json: JsonFlag = False,
 ) -> None:
     """Show who is online, the round, the metrics, refusals and the last error of a run."""
-    from coinflower.deploy.machines.status_file import read_server_status
-    from coinflower.learning.tasks.metrics import shown, title_of
+    from coinflower.deploy.machines.standing import read_server_status
 
     found = read_server_status(folder)
     if as_json:
         print_json(found)
         return
-    at = f" (round {found['metrics_round']})"
-    metrics = found["metrics"] or {}
     rows = [
         ["server", " at ".join(filter(None, (found["server"], found["address"])))],
+        *(_of_run(found) if "mode" in found else []),
+        ["nodes online", str(found["online"])],
+        *([f"node {name}", "online" if up else "away"] for name, up in found["nodes"].items()),
+        ["refusals", found.get("refusals") or "none"],
+        ["last error", found["last_error"] or "none"],
+    ]
+    others = [
+        one for one in found.get("experiments", []) if one["experiment"] != found.get("experiment")
+    ]
+    rows += [
+        [
+            f"experiment {one['experiment']}",
+            f"{one['state']}, round {one['round']} of {one['rounds']}",
+        ]
+        for one in others
+    ]
+    print_table(f"{folder}", ["what", "is"], rows)
+
+
+def _of_run(found: Mapping[str, Any]) -> list[list[str]]:
+    from coinflower.learning.tasks.metrics import shown, title_of
+
+    at = f" (round {found['metrics_round']})"
+    metrics = found["metrics"] or {}
+    return [
+        *([["experiment", found["experiment"]]] if "experiment" in found else []),
         ["run", f"{found['run']}, mode {found['mode']}"],
         ["round", f"{found['round']} of {found['rounds']}"],
         *([title_of(name), shown(name, value) + at] for name, value in metrics.items()),
         *([["measured", "not yet"]] if not metrics else []),
-        ["nodes online", str(found["online"])],
-        *([f"node {name}", "online" if up else "away"] for name, up in found["nodes"].items()),
-        ["refusals", found["refusals"] or "none"],
-        ["last error", found["last_error"] or "none"],
     ]
-    print_table(f"{folder}", ["what", "is"], rows)
 
 
 def health(

@@ -12,6 +12,7 @@ import logging
 import random
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
@@ -40,6 +41,7 @@ _REMINDER_SECONDS = 60.0
 _STOP_PATIENCE_SECONDS = 1.0
 _EAGER_SECONDS = 1.0
 _EAGERNESS = 6.0
+_KEPT_RUNS = 8
 
 
 class ResidentNode:
@@ -101,7 +103,7 @@ class ResidentNode:
         self._company = PollingGroup() if polling_group is None else polling_group
         self._log = logging.getLogger("coinflower.client") if logger is None else logger
         self._handler = MessageHandler(app, node_config or {}, self._log)
-        self._unconfirmed: dict[int, str] = {}
+        self._unconfirmed: OrderedDict[int, str] = OrderedDict()
         self._link: Link | None = None
         self._reminded_at: float | None = None
         self._eager_until = 0.0
@@ -225,8 +227,10 @@ class ResidentNode:
         meanwhile. A server that sends the next message has finished sending the previous one.
         """
         run_id = message.metadata.run_id
-        previous = self._unconfirmed.get(run_id)
-        self._unconfirmed = {run_id: message.metadata.message_id}
+        previous = self._unconfirmed.pop(run_id, None)
+        self._unconfirmed[run_id] = message.metadata.message_id
+        if len(self._unconfirmed) > _KEPT_RUNS:
+            self._unconfirmed.popitem(last=False)
         if previous is not None:
             self._insist(lambda: link.confirm(run_id, previous))
 

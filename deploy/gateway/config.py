@@ -25,7 +25,7 @@ LIMITS = "limits.conf"
 """File in the container gateway's secret that holds its largest body, made for the run's model."""
 
 _BYTES_A_PARAMETER = 4
-_LEAST_BODY = 1 << 20
+LEAST_BODY = 1 << 20
 
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
@@ -111,7 +111,7 @@ def largest_body(terms: Terms) -> int:
     from coinflower.learning import count_parameters, model_of
 
     each = max(_BYTES_A_PARAMETER, (terms.ring_bits or 0) // 8)
-    return each * count_parameters(model_of(terms)) + _LEAST_BODY
+    return each * count_parameters(model_of(terms)) + LEAST_BODY
 
 
 def render_limit(largest_body: int) -> str:

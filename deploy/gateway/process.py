@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from coinflower.accounting.errors import UserError
@@ -25,13 +25,37 @@ _START_SECONDS = 15.0
 class Gateway:
     """A running gateway.
 
+    Args:
+        guard: Its process.
+        log_file: Its log.
+        largest_body: Bytes of the largest request that passes.
+        reload: Lets larger ones pass.
+
     Attributes:
         log_file: Its log, with one line a request.
     """
 
-    def __init__(self, guard: subprocess.Popen[bytes], log_file: Path) -> None:
+    def __init__(
+        self,
+        guard: subprocess.Popen[bytes],
+        log_file: Path,
+        largest_body: int,
+        reload: Callable[[int], None],
+    ) -> None:
         self._guard = guard
         self.log_file = log_file
+        self._largest_body = largest_body
+        self._reload = reload
+
+    def let_pass(self, largest_body: int) -> None:
+        """Let requests of that many bytes pass, too; those in hand are finished.
+
+        Raises:
+            DeploymentError: nginx does not take it.
+        """
+        if largest_body > self._largest_body:
+            self._reload(largest_body)
+            self._largest_body = largest_body
 
     def alive(self) -> bool:
         """Return whether nginx is running."""
@@ -92,22 +116,34 @@ def gateway(
     log_file = folder / "gateway.log"
     with _runtime_folder(folder) as runtime:
         config = folder / "nginx.conf"
-        config.write_text(
-            render_config(
-                listen=listen,
-                certificate=tls.certificate,
-                key=tls.key,
-                upstream=upstream,
-                upstream_ca=tls.ca,
-                runtime_folder=runtime,
-                upstream_name="localhost",
-                largest_body=largest_body,
+        command = [program, "-e", "stderr", "-p", str(runtime), "-c", str(config.absolute())]
+
+        def configure(largest_body: int) -> None:
+            config.write_text(
+                render_config(
+                    listen=listen,
+                    certificate=tls.certificate,
+                    key=tls.key,
+                    upstream=upstream,
+                    upstream_ca=tls.ca,
+                    runtime_folder=runtime,
+                    upstream_name="localhost",
+                    largest_body=largest_body,
+                )
             )
-        )
+
+        def reload(largest_body: int) -> None:
+            configure(largest_body)
+            done = subprocess.run(
+                [*command, "-s", "reload"], capture_output=True, text=True, check=False
+            )
+            if done.returncode != 0:
+                raise DeploymentError(f"The gateway (nginx) takes no new limit: {done.stderr}")
+
+        configure(largest_body)
         with log_file.open("ab") as log:
-            command = [program, "-e", "stderr", "-p", str(runtime), "-c", str(config.absolute())]
             guard = start_guarded(command, log=log)
-        door = Gateway(guard, log_file)
+        door = Gateway(guard, log_file, largest_body, reload)
         try:
             _wait_until_open(door, host, port, tls)
             yield door

@@ -39,7 +39,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as text."""
         line = copy.copy(record)
-        line.msg, line.args = message_of(record), None
+        name = experiment_of(record)
+        line.msg, line.args = f"{name}: " * bool(name) + message_of(record), None
         line.exc_info = line.exc_text = line.stack_info = None
         trace = (f"{_MARGIN}{part}" for part in trace_of(record))
         return "\n".join([super().format(line), *trace])
@@ -56,9 +57,16 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": message_of(record),
         }
+        if name := experiment_of(record):
+            line["experiment"] = name
         if trace := trace_of(record):
             line["trace"] = "\n".join(trace)
         return json.dumps(line, ensure_ascii=False)
+
+
+def experiment_of(record: logging.LogRecord) -> str:
+    """Return the name of the experiment that a record is about; empty if it is about none."""
+    return str(vars(record).get("experiment", ""))
 
 
 def message_of(record: logging.LogRecord) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from coinflower.deploy.errors import DeploymentError
-from coinflower.deploy.machines.status_file import standing
+from coinflower.deploy.machines.queue import Experiment, ExperimentQueue
+from coinflower.deploy.machines.standing import running_in, standing
+from coinflower.deploy.machines.status_file import is_served, read_status_file
 from coinflower.server.journal import read_metrics
-from coinflower.server.settings import Settings
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -33,36 +35,57 @@ _TOTALS = (
 )
 
 
-def render_metrics(settings: Settings, folder: Path) -> str:
-    """Return the metrics of a server in Prometheus' text format."""
-    rows, now = read_metrics(settings.state), standing(settings, folder)
-    lines: list[str] = []
-    _add(lines, "rounds_total", "counter", "Rounds played.", len(rows))
-    _add(lines, "last_round", "gauge", "Number of the last round.", now["round"])
-    _add(lines, "planned_rounds", "gauge", "Rounds of the plan.", now["rounds"])
-    _add(lines, "nodes_online", "gauge", "Nodes that are online.", now["online"])
-    _add(lines, "run_failed", "gauge", "Whether the run failed.", int(now["run"] == "failed"))
-    for name, text, key in _TOTALS:
-        _add(lines, name, "counter", text, sum(row[key] for row in rows))
-    for name, text, key in _LAST_ROUND:
+class _Families:
+    """Metrics as they are told: each with its help and type once, then every value that it has."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, list[str]] = {}
+
+    def add(self, name: str, kind: str, text: str, value: float, /, **labels: str) -> None:
+        """Add a value."""
+        full = f"coinflower_{name}"
+        head = [f"# HELP {full} {text}", f"# TYPE {full} {kind}"]
+        told = ",".join(f"{label}={_label(said)}" for label, said in labels.items())
+        line = f"{full}{{{told}}} {value}" if told else f"{full} {value}"
+        self._families.setdefault(full, head).append(line)
+
+    def text(self) -> str:
+        """Return them in Prometheus' text format."""
+        return "".join(f"{line}\n" for lines in self._families.values() for line in lines)
+
+
+def render_metrics(folder: Path) -> str:
+    """Return the metrics of a server, with the name of the experiment as a label."""
+    told = _Families()
+    online = read_status_file(folder).get("online", 0) if is_served(folder) else 0
+    told.add("nodes_online", "gauge", "Nodes that are online.", online)
+    running = running_in(folder)
+    for experiment in ExperimentQueue(folder).all():
+        _add(told, experiment, standing(experiment, running))
+    return told.text()
+
+
+def _add(told: _Families, experiment: Experiment, now: Mapping[str, Any]) -> None:
+    rows, name = read_metrics(experiment.settings.state), experiment.name
+    add = functools.partial(told.add, experiment=name)
+    add("rounds_total", "counter", "Rounds played.", len(rows))
+    add("last_round", "gauge", "Number of the last round.", now["round"])
+    add("planned_rounds", "gauge", "Rounds of the plan.", now["rounds"])
+    at_work = now["state"] in ("enrolling", "running", "stopping")
+    add("run_active", "gauge", "Whether the run is at work.", int(at_work))
+    add("run_failed", "gauge", "Whether the run failed.", int(now["state"] == "failed"))
+    for metric, text, key in _TOTALS:
+        add(metric, "counter", text, sum(row[key] for row in rows))
+    for metric, text, key in _LAST_ROUND:
         if rows:
-            _add(lines, name, "gauge", text, rows[-1][key])
+            add(metric, "gauge", text, rows[-1][key])
     if now["accuracy"] is not None:
         text = "Accuracy on the public test set, when last measured."
-        _add(lines, "accuracy", "gauge", text, now["accuracy"])
-    metrics = {name: value for name, value in (now["metrics"] or {}).items() if value is not None}
-    if metrics:
-        lines += [
-            "# HELP coinflower_metric Metric on the public test set, when last measured.",
-            "# TYPE coinflower_metric gauge",
-            *(f"coinflower_metric{{name={_label(name)}}} {metrics[name]}" for name in metrics),
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _add(lines: list[str], name: str, kind: str, text: str, value: float) -> None:
-    full = f"coinflower_{name}"
-    lines += [f"# HELP {full} {text}", f"# TYPE {full} {kind}", f"{full} {value}"]
+        add("accuracy", "gauge", text, now["accuracy"])
+    for measured, value in (now["metrics"] or {}).items():
+        if value is not None:
+            text = "Metric on the public test set, when last measured."
+            add("metric", "gauge", text, value, name=measured)
 
 
 def _label(text: str) -> str:
@@ -72,9 +95,7 @@ def _label(text: str) -> str:
 
 
 @contextlib.contextmanager
-def metrics_server(
-    settings: Settings, folder: Path, *, host: str, port: int | None
-) -> Iterator[None]:
+def metrics_server(folder: Path, *, host: str, port: int | None) -> Iterator[None]:
     """Serve ``/metrics`` as long as the block lasts; without a port, do nothing.
 
     Raises:
@@ -89,7 +110,7 @@ def metrics_server(
 
         def do_GET(self) -> None:
             found = self.path == "/metrics"
-            body = render_metrics(settings, folder) if found else "Look at /metrics.\n"
+            body = render_metrics(folder) if found else "Look at /metrics.\n"
             content = body.encode()
             self.send_response(200 if found else 404)
             self.send_header("Content-Type", _CONTENT_TYPE)

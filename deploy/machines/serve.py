@@ -1,11 +1,11 @@
-"""A server on a machine of its own: SuperLink, gateway, the run, and what others see of them."""
+"""A server on a machine of its own: SuperLink, gateway, runs, and what others see of them."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.loopback import LOOPBACK
 from coinflower.deploy.flower.superlink import Superlink, TlsFiles
-from coinflower.deploy.gateway.config import largest_body
+from coinflower.deploy.gateway.config import LEAST_BODY, largest_body
 from coinflower.deploy.gateway.process import Gateway, find_nginx, gateway, listen_address
 from coinflower.deploy.keys.keys import (
     CA_CERTIFICATE,
@@ -23,16 +23,14 @@ from coinflower.deploy.keys.keys import (
     SOON,
     require_server_files,
 )
+from coinflower.deploy.machines.experiment_run import WriteReport
 from coinflower.deploy.machines.health import HealthServer
 from coinflower.deploy.machines.prometheus import metrics_server
+from coinflower.deploy.machines.queue import Experiment, ExperimentQueue
 from coinflower.deploy.machines.run_supervisor import RunSupervisor
-from coinflower.deploy.machines.server_log import FILE as RECORDS
-from coinflower.deploy.machines.server_log import VARIABLE as RECORDS_VARIABLE
-from coinflower.deploy.machines.status_file import SETTINGS
-from coinflower.deploy.trackers.following import require_trackers, tracked
+from coinflower.deploy.trackers.following import require_trackers
 from coinflower.server.app import require_ready
-from coinflower.server.journal import STATUS
-from coinflower.server.settings import Settings, load_settings, save_settings
+from coinflower.server.sole_use import sole_use
 
 logger = logging.getLogger("coinflower.server")
 
@@ -42,7 +40,7 @@ class ServerPlan:
     """What `coinflower server run` is asked for.
 
     Attributes:
-        settings: Settings of the run.
+        settings: Settings of the experiment to begin with; None serves what is submitted.
         folder: For the SuperLink's files, logs and the keys of nodes that may join.
         keys: Folder with the server's certificate; None is plain HTTP on loopback.
         listen: ``host:port`` of the gateway; None has none.
@@ -54,13 +52,14 @@ class ServerPlan:
         metrics_host: Interface of the metrics.
         metrics_port: Their port; None has none.
         drain_seconds: How long a round may continue after a request to stop.
-        stay: Keep the SuperLink up once the run is complete, until told to stop.
+        stay: Keep the SuperLink up once nothing is left to run, until told to stop.
+        side_by_side: How many experiments may run at a time.
         write_report: Writes the report of a complete run and returns its file.
     """
 
-    settings: Path
+    settings: Path | None
     folder: Path
-    write_report: Callable[[Settings], Path]
+    write_report: WriteReport
     keys: Path | None = None
     listen: str | None = None
     host: str = LOOPBACK
@@ -72,6 +71,7 @@ class ServerPlan:
     metrics_port: int | None = None
     drain_seconds: float = 10.0
     stay: bool = False
+    side_by_side: int = 1
 
     def __post_init__(self) -> None:
         """Check what can be checked without starting anything."""
@@ -85,49 +85,69 @@ class ServerPlan:
 
 
 def serve(plan: ServerPlan, stop: threading.Event) -> str:
-    """Serve until the run is over or ``stop`` is set; returns how it ended, in a sentence.
+    """Serve until nothing is left to run or ``stop`` is set; return how it ended, in a sentence.
 
     Raises:
         ValueError: Settings or keys cannot be used.
         DeploymentError: A part could not be started or ended, or the run failed.
     """
-    settings = load_settings(plan.settings)
-    settings = replace(settings, resume=True) if plan.resume else settings
-    require_trackers(settings.trackers)
-    require_ready(settings)  # before anybody is told that this serves
-    tls = None if plan.keys is None else _tls_files(plan.keys)
     folder = plan.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    if plan.listen is None and plan.host != LOOPBACK:
-        logger.warning(
-            "Port %d on %s is the SuperLink itself, whose Control API has no password: whoever "
-            "reaches it can start runs and register nodes. Let nobody reach it but a gateway.",
-            plan.port,
-            plan.host,
-        )
-    with tracked(settings, logger.warning):
-        while (outcome := _serve_once(plan, settings, folder, tls, stop)) is None:
-            settings = replace(settings, resume=True)
-    return outcome
+    with sole_use(folder, patience_seconds=0):
+        tls = None if plan.keys is None else _tls_files(plan.keys)
+        main = None if plan.settings is None else _enter(plan.settings, folder, resume=plan.resume)
+        if main is not None and main.held and not plan.stay and not _is_anything_due(folder):
+            raise UserError(
+                f"Experiment {main.name} was stopped; to continue it: coinflower server resume "
+                f"{main.name} --folder {plan.folder}"
+            )
+        if plan.listen is None and plan.host != LOOPBACK:
+            logger.warning(
+                "Port %d on %s is the SuperLink itself, whose Control API has no password: whoever "
+                "reaches it can start runs and register nodes. Let nobody reach it but a gateway.",
+                plan.port,
+                plan.host,
+            )
+        while (outcome := _serve_once(plan, main, folder, tls, stop)) is None:
+            pass  # all experiments go on from their checkpoints
+        return outcome
+
+
+def _enter(path: Path, folder: Path, *, resume: bool) -> Experiment:
+    """Put the experiment that a server is started with into its queue."""
+    queue = ExperimentQueue(folder)
+    settings = queue.load(path)
+    settings = replace(settings, resume=True) if resume else settings
+    require_trackers(settings.trackers)
+    require_ready(settings)  # before anybody is told that this serves
+    return queue.enter(settings)
+
+
+def _is_anything_due(folder: Path) -> bool:
+    return any(one.is_due for one in ExperimentQueue(folder).all())
 
 
 def _serve_once(
-    plan: ServerPlan, settings: Settings, folder: Path, tls: TlsFiles | None, stop: threading.Event
+    plan: ServerPlan,
+    main: Experiment | None,
+    folder: Path,
+    tls: TlsFiles | None,
+    stop: threading.Event,
 ) -> str | None:
-    """Serve with one SuperLink; return None if the run is to continue with another."""
-    save_settings(settings, folder / SETTINGS)
-    (settings.state / STATUS).unlink(missing_ok=True)  # speaks of the process before
-    with _superlink(plan, settings, folder, tls) as (superlink, door, address):
+    """Serve with one SuperLink; return None if all is to continue with another."""
+    body = LEAST_BODY if main is None else largest_body(main.settings.terms)
+    with _superlink(plan, folder, tls, body) as (superlink, door, address):
         supervisor = RunSupervisor(
-            settings,
             folder,
             superlink,
             door,
             address,
-            stay=plan.stay,
+            stay=plan.stay or main is None,
+            side_by_side=plan.side_by_side,
+            main=None if main is None else main.name,
             write_report=plan.write_report,
         )
-        metrics = metrics_server(settings, folder, host=plan.metrics_host, port=plan.metrics_port)
+        metrics = metrics_server(folder, host=plan.metrics_host, port=plan.metrics_port)
         health = HealthServer(plan.health_port, supervisor.is_well, host=plan.health_host)
         with metrics, health:
             try:
@@ -154,7 +174,7 @@ def _tls_files(keys: Path) -> TlsFiles:
 
 @contextlib.contextmanager
 def _superlink(
-    plan: ServerPlan, settings: Settings, folder: Path, tls: TlsFiles | None
+    plan: ServerPlan, folder: Path, tls: TlsFiles | None, body: int
 ) -> Iterator[tuple[Superlink, Gateway | None, str]]:
     """Run the SuperLink, and the gateway before it if there is to be one."""
     started = Superlink(
@@ -163,7 +183,6 @@ def _superlink(
         host=plan.host,
         tls=tls,
         authenticate_nodes=tls is not None,
-        environment={RECORDS_VARIABLE: str(folder / RECORDS)},
     )
     with started as superlink:
         if plan.listen is None or tls is None:
@@ -174,7 +193,7 @@ def _superlink(
             listen=plan.listen,
             tls=tls,
             upstream=superlink.address,
-            largest_body=largest_body(settings.terms),
+            largest_body=body,  # until an experiment begins that has larger messages
         )
         with door as running:
             yield superlink, running, plan.listen

@@ -1,24 +1,20 @@
-"""What the parameter server logs, carried to the process that serves.
+"""What a parameter server logs, carried to the process that serves.
 
 Flower runs a ServerApp in a process of its own, far below ``coinflower server run`` and without a
-log that anybody follows. There, ``write_records`` keeps every record as a line of JSON in a file
-that an environment variable names; here, a ``Relay`` logs it again, in the format asked for.
+log that anybody follows. There, ``write_records`` keeps every record as a line of JSON in a file of
+the experiment's folder; here, a ``Relay`` logs it again, in the format asked for.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 
 from coinflower.deploy.machines.logs import message_of, trace_of
 
-VARIABLE = "COINFLOWER_SERVER_RECORDS"
-"""Environment variable that names the file."""
-
 FILE = "records.jsonl"
-"""Name of the file within a server's folder."""
+"""Name of the file within an experiment's folder."""
 
 _KEPT = ("name", "levelno", "levelname", "created", "msecs")
 
@@ -34,11 +30,8 @@ class _RecordFormatter(logging.Formatter):
         return json.dumps({**kept, "msg": message_of(record), "exc_text": trace or None})
 
 
-def write_records() -> None:
-    """Keep what Coinflower logs in this process in the file that the environment names, if any."""
-    path = os.environ.get(VARIABLE)
-    if path is None:
-        return
+def write_records(path: Path) -> None:
+    """Keep what Coinflower logs in this process in a file."""
     handler = logging.FileHandler(path)
     handler.setFormatter(_RecordFormatter())
     top = logging.getLogger("coinflower")
@@ -51,10 +44,12 @@ class Relay:
 
     Args:
         path: The file; one that is there speaks of an earlier process and is removed.
+        experiment: Name of the experiment that the records are about.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, experiment: str) -> None:
         self._path = path
+        self._experiment = experiment
         self._read = 0
         path.unlink(missing_ok=True)
 
@@ -72,4 +67,5 @@ class Relay:
                     record = logging.makeLogRecord(json.loads(line))
                 except ValueError:  # cut by a full disk
                     continue
+                record.experiment = self._experiment
                 logging.getLogger(record.name).handle(record)

@@ -29,7 +29,8 @@ from coinflower.deploy.keys import keys
 from coinflower.deploy.local.cluster import prepare
 from coinflower.deploy.machines.health import ask_health
 from coinflower.deploy.machines.node_registry import NodeAdmission, Registry
-from coinflower.deploy.machines.status_file import read_server_status, read_status_file
+from coinflower.deploy.machines.standing import read_server_status
+from coinflower.deploy.machines.status_file import read_status_file
 from coinflower.server.journal import read_metrics
 from tests.support.builders import policy_text
 from tests.support.federations import check_ledgers, plan

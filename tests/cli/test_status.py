@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from coinflower.cli import main as cli
-from coinflower.deploy.machines.status_file import StatusFile, read_server_status
+from coinflower.deploy.machines.standing import read_server_status
+from coinflower.deploy.machines.status_file import StatusFile
 from coinflower.server.journal import Journal
 from coinflower.server.settings import save_settings
 from tests.support.federations import REPORT
@@ -22,7 +23,7 @@ def folder(prepared, tmp_path):
 
 def test_a_server_at_work_is_described(folder):
     status_file = StatusFile(folder, "0.0.0.0:8443")
-    status_file.note_nodes({"a": True, "b": False}, 1)
+    status_file.note({"a": True, "b": False}, 1, [])
     journal = Journal(folder / "state", insecure=False)
     journal.round(replace(REPORT, round=3), {"accuracy": 0.75})
     journal.status("running", round_=3)
@@ -56,7 +57,7 @@ def test_a_run_that_was_seeded_before_its_settings_changed_is_still_insecure(fol
 
 
 def test_a_server_that_was_killed_is_not_taken_for_running(folder):
-    StatusFile(folder, "0.0.0.0:8443").note_nodes({"a": True}, 1)
+    StatusFile(folder, "0.0.0.0:8443").note({"a": True}, 1, [])
     Journal(folder / "state", insecure=False).status("running", round_=1)
     status_file = json.loads((folder / "server.json").read_text())
     child = os.fork()

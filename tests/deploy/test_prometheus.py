@@ -10,21 +10,27 @@ import pytest
 from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.loopback import LOOPBACK, free_port
 from coinflower.deploy.machines.prometheus import metrics_server, render_metrics
+from coinflower.deploy.machines.queue import ExperimentQueue
 from coinflower.server.journal import Journal
 from tests.support.federations import REPORT
 
 
 @pytest.fixture
 def settings(prepared, tmp_path):
-    return replace(prepared, state=tmp_path / "state")
+    terms = replace(prepared.terms, experiment="trial")
+    made = replace(prepared, state=tmp_path / "state", terms=terms)
+    ExperimentQueue(tmp_path).enter(made)
+    return made
 
 
-def figures(text):
-    return {name: float(value) for name, value in re.findall(r"^(\w+) (\S+)$", text, re.M)}
+def figures(text, experiment="trial"):
+    found = re.findall(rf'^(\w+)\{{experiment="{experiment}"\}} (\S+)$', text, re.M)
+    return {name: float(value) for name, value in found}
 
 
-def test_a_server_that_has_not_begun_has_metrics_too(settings, tmp_path):
-    found = figures(render_metrics(settings, tmp_path))
+@pytest.mark.usefixtures("settings")
+def test_a_run_that_has_not_begun_has_metrics_too(tmp_path):
+    found = figures(render_metrics(tmp_path))
     assert found["coinflower_rounds_total"] == 0
     assert found["coinflower_planned_rounds"] == 4
     assert "coinflower_accuracy" not in found
@@ -34,7 +40,7 @@ def test_rounds_are_summed_and_the_last_is_shown(settings, tmp_path):
     journal = Journal(settings.state, insecure=False)
     journal.round(REPORT, {"accuracy": 0.5})
     journal.round(replace(REPORT, round=2, participants=3, answered=3, dropped=0), None)
-    found = figures(render_metrics(settings, tmp_path))
+    found = figures(render_metrics(tmp_path))
     expected = {
         "rounds_total": 2,
         "last_round": 2,
@@ -53,21 +59,32 @@ def test_rounds_are_summed_and_the_last_is_shown(settings, tmp_path):
     assert {name: found[f"coinflower_{name}"] for name in expected} == expected
 
 
+def test_experiments_are_told_apart_by_a_label(settings, tmp_path):
+    other = replace(settings.terms, experiment="other")
+    ExperimentQueue(tmp_path).enter(replace(settings, state=tmp_path / "other", terms=other))
+    Journal(settings.state, insecure=False).round(REPORT, {"accuracy": 0.5})
+    text = render_metrics(tmp_path)
+    assert figures(text)["coinflower_rounds_total"] == 1
+    assert figures(text, "other")["coinflower_rounds_total"] == 0
+    assert text.count("# TYPE coinflower_rounds_total") == 1
+    assert "coinflower_nodes_online 0\n" in text
+
+
 def test_every_metric_of_the_task_has_its_name_as_a_label(settings, tmp_path):
     odd = 'lift at 10 % ("top")\n'
     metrics = {"auc": 0.75, "average_precision": None, odd: 2.0}
     Journal(settings.state, insecure=False).round(REPORT, metrics)
-    lines = render_metrics(settings, tmp_path).splitlines()
+    lines = render_metrics(tmp_path).splitlines()
     assert [line for line in lines if line.startswith("coinflower_metric{")] == [
-        'coinflower_metric{name="auc"} 0.75',
-        'coinflower_metric{name="lift at 10 % (\\"top\\")\\n"} 2.0',
+        'coinflower_metric{experiment="trial",name="auc"} 0.75',
+        'coinflower_metric{experiment="trial",name="lift at 10 % (\\"top\\")\\n"} 2.0',
     ]
     assert "# TYPE coinflower_metric gauge" in lines
 
 
 def test_every_metric_has_help_and_type_and_none_is_about_epsilon(settings, tmp_path):
     Journal(settings.state, insecure=False).round(REPORT, {"accuracy": 0.5})
-    text = render_metrics(settings, tmp_path)
+    text = render_metrics(tmp_path)
     for name in figures(text):
         assert f"# HELP {name} " in text
         assert re.search(rf"^# TYPE {name} (counter|gauge)$", text, re.M)
@@ -75,14 +92,15 @@ def test_every_metric_has_help_and_type_and_none_is_about_epsilon(settings, tmp_
     assert "ε" not in text
 
 
-def test_they_are_served_on_one_path_only(settings, tmp_path):
+@pytest.mark.usefixtures("settings")
+def test_they_are_served_on_one_path_only(tmp_path):
     port = free_port(LOOPBACK)
-    with metrics_server(settings, tmp_path, host=LOOPBACK, port=port):
+    with metrics_server(tmp_path, host=LOOPBACK, port=port):
         answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        assert b"coinflower_rounds_total 0" in answer.read()
+        assert b'coinflower_rounds_total{experiment="trial"} 0' in answer.read()
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/etc/passwd", timeout=60)
-        busy = metrics_server(settings, tmp_path, host=LOOPBACK, port=port)
+        busy = metrics_server(tmp_path, host=LOOPBACK, port=port)
         with pytest.raises(DeploymentError, match="Metrics cannot be served on"), busy:
             pass

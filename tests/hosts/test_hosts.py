@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.deploy.machines.status_file import SETTINGS
+from coinflower.deploy.machines.status_file import is_server_folder
 from coinflower.server.journal import read_metrics
 from tests.hosts import attacks
 from tests.hosts.network import PACKAGES, SERVER_NAME, Network, wait_until
@@ -65,7 +65,7 @@ class Federation:
         return rows[-1]["round"] if rows else 0
 
     def all_online(self):
-        known = (self.server.folder / "superlink" / SETTINGS).exists()
+        known = is_server_folder(self.server.folder / "superlink")
         return known and self.status()["online"] == 3
 
     def require_alive(self):

@@ -12,7 +12,7 @@ import pytest
 
 from coinflower.accounting.ledger.stops import pause
 from coinflower.deploy.local.cluster import prepare
-from coinflower.deploy.machines.status_file import read_server_status
+from coinflower.deploy.machines.standing import read_server_status
 from coinflower.protocol.policy import Refusal
 from coinflower.server.journal import read_metrics
 from coinflower.server.settings import load_settings, save_settings

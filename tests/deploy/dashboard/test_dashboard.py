@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from coinflower.deploy.machines.prometheus import render_metrics
+from coinflower.deploy.machines.queue import ExperimentQueue
 from coinflower.server.journal import Journal
 from tests.support.federations import REPORT
 
@@ -39,8 +40,9 @@ def mounted(service):
 def metrics(prepared, tmp_path):
     """The names of all metrics of a server."""
     settings = replace(prepared, state=tmp_path / "state")
+    ExperimentQueue(tmp_path).enter(settings)
     Journal(settings.state, insecure=False).round(REPORT, {"accuracy": 0.5})
-    text = render_metrics(settings, tmp_path)
+    text = render_metrics(tmp_path)
     return set(re.findall(r"^# TYPE (\w+) ", text, re.M))
 
 

@@ -1,0 +1,292 @@
+"""The experiments of a server, as files in its folder: commands write them, a server reads them.
+
+Each has a folder of its own with the settings as they were when it was submitted, and an entry that
+says what is wanted of it. Nothing else tells a server what to run, so that it goes on after a crash
+where it was, and commands need neither a port nor a running server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from coinflower.accounting.errors import UserError
+from coinflower.deploy.machines.status_file import SETTINGS, is_server_folder
+from coinflower.server.checkpoint import write_atomically
+from coinflower.server.journal import read_status
+from coinflower.server.settings import Settings, load_settings, save_settings
+
+_FOLDER = "experiments"
+_ENTRY = "experiment.json"
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One experiment of a server.
+
+    Attributes:
+        folder: Its own, with its settings.
+        settings: As they were when it was submitted.
+        number: Its place in the queue.
+        submitted: When it was submitted.
+        held: Whether the operator wants it stopped.
+        error: Why it failed; empty if it did not.
+    """
+
+    folder: Path
+    settings: Settings
+    number: int
+    submitted: str
+    held: bool = False
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the experiment in its terms, by which commands know it."""
+        return self.settings.terms.experiment
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all rounds were played."""
+        return read_status(self.settings.state).get("state") == "finished"
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is to run, or to go on."""
+        return not (self.held or self.error or self.is_finished)
+
+    def may_run_beside(self, other: Experiment) -> bool:
+        """Whether neither's rounds would show more about the other's coins than its own rounds do.
+
+        Where only participants are asked, they are busy for a while, and late in the other
+        experiment (docs/wire.md).
+        """
+        return not (
+            _shows_in(self.settings, other.settings) or _shows_in(other.settings, self.settings)
+        )
+
+
+class ExperimentQueue:
+    """The experiments of one server; safe to use from several processes.
+
+    Args:
+        folder: The server's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._server = folder
+        self._folder = folder.absolute() / _FOLDER
+
+    def all(self) -> list[Experiment]:
+        """Return all experiments in the order of submission.
+
+        Raises:
+            ValueError: The settings of one are damaged.
+        """
+        entries = [entry for entry in self._folder.glob(f"*/{_ENTRY}") if entry.is_file()]
+        return sorted(map(_read, entries), key=lambda one: one.number)
+
+    def get(self, name: str) -> Experiment:
+        """Return an experiment.
+
+        Raises:
+            ValueError: There is none of that name.
+        """
+        found = {one.name: one for one in self.all()}
+        if name not in found:
+            known = f"there are {', '.join(found)}." if found else "it has none."
+            raise UserError(f"The server of {self._server} has no experiment {name!r}; {known}")
+        return found[name]
+
+    def load(self, path: Path) -> Settings:
+        """Read settings that are to be submitted; without ``state``, the queue has one for them.
+
+        Raises:
+            ValueError: They cannot be used.
+        """
+        from coinflower.learning.data.named import NAMES
+
+        settings = load_settings(path.absolute(), states=self._folder)
+        test_data = Path(settings.test_data).expanduser()
+        if settings.test_data not in NAMES and test_data.exists():
+            # Paths of data start where the command is typed, not where the server is at work.
+            settings = replace(settings, test_data=str(test_data.absolute()))
+        return settings
+
+    def submit(self, path: Path) -> Experiment:
+        """Add an experiment to the queue; later changes of the file change nothing.
+
+        Raises:
+            ValueError: There is no server, the settings cannot be used, or are there already.
+        """
+        self._require_own_folder()
+        settings = self.load(path)
+        self._require_new(settings)  # before a model is built
+        _require_ready(settings, self._folder)
+        with self._locked():
+            self._require_new(settings)
+            return self._add(settings)
+
+    def enter(self, settings: Settings) -> Experiment:
+        """Add an experiment that a server is started with, or renew the settings it is there with.
+
+        What a server is started with may change as long as the terms stay the same.
+
+        Raises:
+            ValueError: Another experiment has its name or its state.
+        """
+        with self._locked():
+            known = [one for one in self.all() if one.settings.terms.hash == settings.terms.hash]
+            self._require_new(settings, besides=known)
+            if not known:
+                return self._add(settings)
+            save_settings(replace(settings, resume=True), known[0].folder / SETTINGS)
+            return _write(replace(known[0], error=""))
+
+    def hold(self, name: str) -> Experiment:
+        """Want an experiment stopped.
+
+        Raises:
+            ValueError: There is no such experiment, or it is complete.
+        """
+        return self._change(name, lambda one: replace(one, held=True))
+
+    def release(self, name: str) -> Experiment:
+        """Want an experiment to go on after a stop or a failure.
+
+        Raises:
+            ValueError: There is no such experiment, or it is complete.
+        """
+        return self._change(name, lambda one: replace(one, held=False, error=""))
+
+    def note_failure(self, name: str, error: str) -> None:
+        """Note why an experiment failed; it waits until it is released."""
+        with self._locked():
+            _write(replace(self.get(name), error=error))
+
+    def _change(self, name: str, change: Callable[[Experiment], Experiment]) -> Experiment:
+        self._require_own_folder()
+        with self._locked():
+            found = self.get(name)
+            if found.is_finished:
+                raise UserError(f"Experiment {name} is complete: {found.settings.state}.")
+            return _write(change(found))
+
+    def _add(self, settings: Settings) -> Experiment:
+        made = Experiment(
+            folder=self._folder / settings.terms.experiment,
+            settings=replace(settings, resume=True),
+            number=1 + max((one.number for one in self.all()), default=0),
+            submitted=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        made.folder.mkdir(parents=True, exist_ok=True)
+        save_settings(made.settings, made.folder / SETTINGS)
+        return _write(made)
+
+    def _require_new(self, settings: Settings, besides: list[Experiment] | None = None) -> None:
+        """Refuse what clients, commands or files would take for an experiment that is there."""
+        terms, state = settings.terms, settings.state.resolve()
+        for other in self.all():
+            if besides and other.folder == besides[0].folder:
+                continue
+            if other.settings.terms.hash == terms.hash:
+                raise UserError(
+                    f"Experiment {other.name} has the same terms, and clients' ledgers would take "
+                    "this for the same experiment: they answer no round twice. To continue it: "
+                    f"coinflower server resume {other.name}. To run it once more, change "
+                    "'experiment' in [terms]; clients pay for it again."
+                )
+            if other.name == terms.experiment:
+                raise UserError(
+                    f"Another experiment is named {other.name}, with other terms: change "
+                    "'experiment' in [terms]."
+                )
+            if other.settings.state.resolve() == state:
+                raise UserError(
+                    f"Experiment {other.name} has the same state = {settings.state}; choose "
+                    "another, or leave it out."
+                )
+
+    def _require_own_folder(self) -> None:
+        if not is_server_folder(self._server):
+            raise UserError(
+                f"No server was ever started in {self._server}; name the folder given to "
+                "coinflower server run --folder."
+            )
+        owner = self._server.stat().st_uid
+        if owner != os.geteuid():
+            raise UserError(
+                f"{self._server} belongs to user {owner}, and what another user writes there the "
+                "server cannot read: run this as that user (sudo -u, runuser)."
+            )
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / _LOCK).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _shows_in(settings: Settings, other: Settings) -> bool:
+    """Whether coins that are secret would show in another experiment.
+
+    On a fixed pace other clients must not notice who is busy. Without one they may, but whoever
+    gets the other's model must not: there, an answer that comes late must not be left out.
+    """
+    mode = settings.terms.mode
+    if mode.answers_always or not mode.hides_coins:
+        return False
+    leaves_out = other.round_seconds is not None or other.enough is not None
+    return settings.round_seconds is not None or leaves_out
+
+
+def _require_ready(settings: Settings, states: Path) -> None:
+    """Refuse what a server could not run, before it is in the queue."""
+    from coinflower.deploy.trackers.following import require_trackers
+    from coinflower.server.app import require_ready
+
+    require_trackers(settings.trackers)
+    if settings.state.parent.parent == states:
+        with tempfile.TemporaryDirectory() as nothing:
+            require_ready(replace(settings, state=Path(nothing)))
+    else:
+        require_ready(settings)
+
+
+def _write(experiment: Experiment) -> Experiment:
+    content = {
+        "number": experiment.number,
+        "submitted": experiment.submitted,
+        "held": experiment.held,
+        "error": experiment.error,
+    }
+    write_atomically(experiment.folder / _ENTRY, json.dumps(content).encode())
+    return experiment
+
+
+def _read(path: Path) -> Experiment:
+    entry: dict[str, Any] = json.loads(path.read_text())
+    settings = path.with_name(SETTINGS)
+    found = settings.stat()
+    return Experiment(
+        folder=path.parent,
+        settings=_settings_in(settings, found.st_ino, found.st_mtime_ns),
+        **entry,
+    )
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _settings_in(path: Path, _file: int, _changed: int) -> Settings:
+    """Read settings; a server looks at all of its experiments every second."""
+    return load_settings(path)
