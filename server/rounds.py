@@ -106,6 +106,9 @@ class Rounds:
         questions = self.questions(round_, weights)
         self._pace.await_tick()
         started = time.monotonic()
+        for asked in questions:
+            # A server that skips a slot waits longer for the tick than questions live.
+            asked.metadata.created_at = time.time()
         if self._invites and self._pace.fixed:
             # Before the models, whose number would show in when invitations come.
             self._invitations.invite_ahead(round_)

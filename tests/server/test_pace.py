@@ -172,3 +172,20 @@ def test_a_server_that_is_not_ready_leaves_out_whole_slots(
     gaps = [after - before for before, after in itertools.pairwise(models.values())]
     assert gaps == pytest.approx([1, 1, 1, 1, 3, 1, 1, 1, 1], abs=1e-6)
     assert "skips 2: choose a longer round_seconds" in caplog.text
+
+
+def test_on_a_clock_the_life_of_a_question_begins_on_the_tick(
+    federation: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made before, it might be over when the server had to skip a slot."""
+    fed = federation(Mode.LOCAL_ONLY, rounds=3)
+    ages: list[float] = []
+
+    def note(message: Message) -> None:
+        if kind_of(message) == "gradient":
+            ages.append(time.monotonic() - message.metadata.created_at)
+
+    fed.grid.before_push = note
+    monkeypatch.setattr(time, "time", lambda: time.monotonic())
+    fed.run(round_seconds=1.0)
+    assert ages == [0.0] * 9

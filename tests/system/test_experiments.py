@@ -20,7 +20,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.app import make_app
 from coinflower.client.node.resident import ResidentNode
 from coinflower.client.participant import Participant
-from coinflower.deploy.flower.superlink import LOOPBACK, free_port
+from coinflower.deploy.flower.loopback import LOOPBACK, free_port
 from coinflower.deploy.machines.standing import server_standings
 from coinflower.deploy.machines.status_file import is_server_folder
 from coinflower.protocol.modes import Mode
@@ -68,6 +68,7 @@ class Server:
         )
         fields["mode"] = str(fields["mode"])
         table = {"test_data": str(self.folder / "public.npz"), "least_clients": 2}
+        table |= {"reply_seconds": PATIENCE}
         table |= {**(settings or {}), "terms": fields}
         path = self.folder / f"{name}.toml"
         path.write_text(tomli_w.dumps(table))
@@ -114,8 +115,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             budget = {"epsilon": 20.0, "delta": 1e-5}
             policy = make_owner(ledger.with_suffix(".toml"), 20, budget=budget)
             stack.enter_context(client(f"{LOOPBACK}:{served.port}", policy))
-        # On a clock, so that the other experiments get some of the machine, too.
-        slowly = {"round_seconds": 2.0}
+        # Slowly, so that the other experiments get some of the machine, too.
+        slowly = {"poll_seconds": 1.0}
         first = served.write("first", settings=slowly, rounds=500, mode=Mode.UNTRUSTED)
         served.tell("submit", first)
         served.await_rounds("first", 1)
