@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import httpx
 
 if TYPE_CHECKING:
-    from flwr.supercore.protobuf.client import ProtobufClient
+    from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterceptor
+
+Client = TypeVar("Client", bound="ProtobufClient")
 
 
 def trust(root_certificates: bytes | None) -> ssl.SSLContext | bool:
@@ -20,23 +23,32 @@ def trust(root_certificates: bytes | None) -> ssl.SSLContext | bool:
     return context
 
 
-def connect_by(
-    client: ProtobufClient,
+def make_client(
+    kind: type[Client],
+    url: str,
     *,
+    interceptors: Sequence[ProtobufClientInterceptor] = (),
     verify: ssl.SSLContext | bool,
     timeout: float,
     proxy: httpx.Proxy | None = None,
-) -> None:
-    """Let a client of Flower's make its connections so, and follow no redirects.
+) -> Client:
+    """Return a client of Flower's that makes its connections so, and follows no redirects.
 
-    Its own would take proxies from the environment, even to this machine, and the authorities to
-    trust, among which may be one that opens connections to inspect them.
+    Made by its own constructor it would take from the environment proxies, even to this machine,
+    and the authorities to trust, among which may be one that opens connections to inspect them; and
+    it would fail if ``NO_PROXY`` names a network of IPv6.
 
     Args:
-        client: The client, before its first request.
+        kind: The class of the client.
+        url: Of the SuperLink.
+        interceptors: What sees every request.
         verify: How to verify certificates; True trusts public authorities.
         timeout: Longest silence, in seconds.
         proxy: What requests go through, if not directly.
     """
-    client._client.close()
+    client = kind.__new__(kind)
+    client._base_url = url.rstrip("/")
+    client._interceptors = tuple(interceptors)
+    client._retry_invoker = None
     client._client = httpx.Client(verify=verify, timeout=timeout, proxy=proxy, trust_env=False)
+    return client

@@ -21,7 +21,7 @@ from flwr.proto.federation_config_pb2 import SimulationConfig
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.control import ControlHttpClient
 
-from coinflower.flower_internals.connections import connect_by, trust
+from coinflower.flower_internals.connections import make_client, trust
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -61,11 +61,12 @@ class Control:
 
     def __init__(self, address: str, root_certificates: bytes | None) -> None:
         insecure = root_certificates is None
-        self._client = ControlHttpClient(
-            f"{'http' if insecure else 'https'}://{address}", verify=False
+        self._client = make_client(
+            ControlHttpClient,
+            f"{'http' if insecure else 'https'}://{address}",
+            verify=False if insecure else trust(root_certificates),
+            timeout=_TIMEOUT_SECONDS,
         )
-        verify = False if insecure else trust(root_certificates)
-        connect_by(self._client, verify=verify, timeout=_TIMEOUT_SECONDS)
 
     def close(self) -> None:
         """Close the connection."""

@@ -35,7 +35,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from coinflower.flower_internals.connections import connect_by
+from coinflower.flower_internals.connections import make_client
 from coinflower.flower_internals.long_fields import Buffer
 from coinflower.flower_internals.messages import Arrival, Departure, MalformedError
 from coinflower.flower_internals.objects import pull_object, push_object
@@ -103,8 +103,14 @@ class Fleet:
         self._public_key = signature.public_key
         self._interval = heartbeat_interval
         self._node = Node(node_id=0)
-        self._client = FleetHttpClient(url, interceptors=[signature], verify=False)
-        connect_by(self._client, verify=verify, timeout=_TIMEOUT_SECONDS, proxy=proxy)
+        self._client = make_client(
+            FleetHttpClient,
+            url,
+            interceptors=[signature],
+            verify=verify,
+            timeout=_TIMEOUT_SECONDS,
+            proxy=proxy,
+        )
 
     def close(self) -> None:
         """Close the connections without a word."""

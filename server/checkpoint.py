@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,11 @@ Vector = npt.NDArray[np.float32]
 _CHECKPOINT = "checkpoint.safetensors"
 _USED_ROUNDS = "used-rounds.json"
 _ECHOES = "echoes.json"
+_NEWER_ECHOES = "echoes.newer"
+# All echoes are written again once a tenth of them has changed since, so that what a round writes
+# grows with those who answered in it, and not with those who are enrolled.
+_REWRITE_SHARE = 0.1
+_TOO_MANY = 1 << 62
 
 INSECURE = {"insecure": "true"}
 """The stamp on a run's files if anything in the run was ever seeded."""
@@ -102,6 +107,7 @@ class CheckpointFolder:
     def __init__(self, folder: Path, terms_hash: str, *, insecure: bool = False) -> None:
         self._folder = folder
         self._terms_hash = terms_hash
+        self._newer_echoes = 0
         folder.mkdir(parents=True, exist_ok=True)
         self.insecure = insecure or self._is_stamped()
 
@@ -156,20 +162,47 @@ class CheckpointFolder:
         self._require_own(terms)
         return int(used)
 
-    def save_echoes(self, echoes: Mapping[str, bytes]) -> None:
-        """Write the echoes of clients' ledgers."""
+    def save_echoes(self, echoes: Mapping[str, bytes], changed: Collection[str]) -> None:
+        """Write the echoes of clients' ledgers, of which some have changed since the last time."""
+        self._newer_echoes += len(changed)
+        newer = self._folder / _NEWER_ECHOES
+        if self._newer_echoes < _REWRITE_SHARE * len(echoes):
+            with newer.open("a") as file:
+                file.writelines(f"{name} {echoes[name].hex()}\n" for name in changed)
+                file.flush()
+                os.fsync(file.fileno())
+            return
         content = {name: token.hex() for name, token in echoes.items()}
         write_atomically(self._folder / _ECHOES, json.dumps(content).encode())
+        # A crash before this line leaves echoes there that are no newer than these.
+        newer.unlink(missing_ok=True)
+        self._newer_echoes = 0
 
     def load_echoes(self) -> dict[str, bytes]:
         """Return the echoes; without them clients are asked as if for the first time."""
         path = self._folder / _ECHOES
         try:
             content = json.loads(path.read_text())
-            return {str(name): bytes.fromhex(token) for name, token in content.items()}
+            echoes = {str(name): bytes.fromhex(token) for name, token in content.items()}
         except FileNotFoundError:
             return {}
         except (AttributeError, TypeError, ValueError, RecursionError):
+            logger.warning("%s is damaged; ledgers that were set back may go unnoticed.", path)
+            return {}
+        return echoes | self._load_newer_echoes()
+
+    def _load_newer_echoes(self) -> dict[str, bytes]:
+        path = self._folder / _NEWER_ECHOES
+        try:
+            # A crash may have cut the last line short.
+            lines, _, rest = path.read_text().rpartition("\n")
+            pairs = [line.split(" ") for line in lines.splitlines()]
+            self._newer_echoes = _TOO_MANY if rest else len(pairs)
+            return {name: bytes.fromhex(token) for name, token in pairs}
+        except FileNotFoundError:
+            return {}
+        except ValueError:
+            self._newer_echoes = _TOO_MANY
             logger.warning("%s is damaged; ledgers that were set back may go unnoticed.", path)
             return {}
 

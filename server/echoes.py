@@ -29,7 +29,7 @@ class Echoes:
         self._checkpoints = checkpoints
         self._latest = checkpoints.load_echoes() if checkpoints else {}
         self._ledgers: dict[int, str] = {}
-        self._changed = False
+        self._changed: set[str] = set()
 
     def beside(self, content: RecordDict, node: int, vouchers: bytes = b"") -> RecordDict:
         """Return a question with the echo for a client beside it, and what notaries say to it.
@@ -61,12 +61,12 @@ class Echoes:
     def save(self) -> None:
         """Write changed echoes to disk."""
         if self._changed and self._checkpoints is not None:
-            self._checkpoints.save_echoes(self._latest)
-        self._changed = False
+            self._checkpoints.save_echoes(self._latest, self._changed)
+        self._changed.clear()
 
     def _keep(self, name: str, token: bytes) -> None:
         self._latest[name] = token
-        self._changed = True
+        self._changed.add(name)
 
 
 def _token_of(reply: Message) -> bytes | None:

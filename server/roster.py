@@ -82,6 +82,7 @@ class Roster:
         self.notaries = Notaries(terms)
         self._vouching = Vouching(grid, terms, self.notaries, reply_seconds)
         self._declared: dict[int, int] = {}
+        self._declared_together = 0
         self._refusals: dict[int, str] = {}
         self._online: set[int] = set()
         self._silent: set[int] = set()
@@ -171,7 +172,7 @@ class Roster:
     def expel(self, nodes: Iterable[int]) -> None:
         """Never ask these nodes again: their tickets keep everybody's sum from being opened."""
         for node in nodes:
-            self._declared.pop(node, None)
+            self._declared_together -= self._declared.pop(node, 0)
             self._keep_out(node, _BAD_TICKET)
 
     def went_silent(self, nodes: Iterable[int]) -> None:
@@ -227,13 +228,16 @@ class Roster:
             if node not in self._declared:
                 logger.info("Client %d enrolled with declared size %d.", node, size)
             # Fixed for the run, so that one record more or less does not change the scale.
-            self._declared.setdefault(node, size)
+            if node not in self._declared:
+                self._declared[node] = size
+                self._declared_together += size
             self.echoes.note_enrolment(reply)
             if self._terms.mode.masks_sums:
                 self._vouching.request(node, answer.get(messages.REQUEST))
             self._silent.discard(node)
             self._refusals.pop(node, None)
-            if node in self._split()[1]:
+            # Looking through all of them for each would take a while where there are many.
+            if self._declared_together > self._sizes.together and node in self._split()[1]:
                 logger.warning("Client %d is left out: %s", node, self._no_room)
         else:
             self._keep_out(node, reason)

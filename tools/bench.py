@@ -33,6 +33,7 @@ BENCHMARKS = (
     "tools.bench_noise",
     "tools.bench_persons",
     "tools.bench_rounds",
+    "tools.bench_scale",
     "tools.bench_simulator",
     "tools.bench_transport",
 )

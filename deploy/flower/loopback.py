@@ -16,9 +16,11 @@ def spare_loopback(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment whose proxies, if there are any, are not used on this machine."""
     spared = dict(environment)
     named = spared.get("no_proxy") or spared.get("NO_PROXY", "")
+    # Flower's programs fail at networks of IPv6, which httpx cannot read.
+    read = [entry for entry in named.split(",") if not (":" in entry and "/" in entry)]
     # Programs differ in which of the two they read.
     for variable in ("no_proxy", "NO_PROXY"):
-        spared[variable] = ",".join(filter(None, [named, "localhost", LOOPBACK, "::1"]))
+        spared[variable] = ",".join(filter(None, [*read, "localhost", LOOPBACK, "::1"]))
     return spared
 
 

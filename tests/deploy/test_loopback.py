@@ -28,7 +28,7 @@ def _dead_proxy(monkeypatch):
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{free_port('127.0.0.1')}")
         monkeypatch.delenv(name.lower(), raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("NO_PROXY", "fd00::/8")
     monkeypatch.delenv("no_proxy", raising=False)
 
 
@@ -60,7 +60,8 @@ def test_a_superlink_and_its_run_need_no_proxy(tmp_path):
 
 @pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
 def test_exceptions_that_are_there_stay(name):
-    assert spare_loopback({name: "a.org"})["no_proxy"] == "a.org,localhost,127.0.0.1,::1"
+    spared = spare_loopback({name: "a.org,10.0.0.0/8,fd00::/8"})
+    assert spared["no_proxy"] == spared["NO_PROXY"] == "a.org,10.0.0.0/8,localhost,127.0.0.1,::1"
 
 
 def test_a_port_of_ipv6_is_free_until_it_is_taken():

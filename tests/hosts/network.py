@@ -20,9 +20,12 @@ def ip(*arguments):
 
 
 class Host:
-    """A machine with an address, a folder of its own, and its own loopback."""
+    """A machine with an address, a folder of its own, and its own loopback.
 
-    def __init__(self, network, name, address, folder):
+    With ``line``, the arguments of ``slow_link.run``, its cable is a slow and lossy line.
+    """
+
+    def __init__(self, network, name, address, folder, line=None):
         self.namespace = f"{network.prefix}{name}"
         self.name = name
         self.address = address
@@ -33,15 +36,44 @@ class Host:
         folder.mkdir()
         ip("netns", "add", self.namespace)
         ip("-n", self.namespace, "link", "set", "lo", "up")
-        ip("link", "add", "eth0", "netns", self.namespace, "type", "veth",
-           "peer", "name", self._cable, "netns", self._switch)  # fmt: skip
+        if line is None:
+            ip("link", "add", "eth0", "netns", self.namespace, "type", "veth",
+               "peer", "name", self._cable, "netns", self._switch)  # fmt: skip
+        else:
+            self._lay_line(line)
         ip("-n", self._switch, "link", "set", self._cable, "master", "br0", "up")
         ip("-n", self.namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+        ip(
+            "-n",
+            self.namespace,
+            "addr",
+            "add",
+            f"{network.ipv6(address)}/64",
+            "dev",
+            "eth0",
+            "nodad",
+        )
         ip("-n", self.namespace, "link", "set", "eth0", "up")
         # `ip netns exec` shows this file as /etc/hosts.
-        own = Path("/etc/netns") / self.namespace
-        own.mkdir(parents=True)
-        (own / "hosts").write_text(f"127.0.0.1 localhost\n{network.server} {SERVER_NAME}\n")
+        self._names = Path("/etc/netns") / self.namespace / "hosts"
+        self._names.parent.mkdir(parents=True)
+        self.resolve(network.server)
+
+    def resolve(self, *addresses):
+        """Let this host's DNS, so to speak, know the server by these addresses."""
+        known = "".join(f"{address} {SERVER_NAME}\n" for address in addresses)
+        self._names.write_text(f"127.0.0.1 localhost\n{known}")
+
+    def _lay_line(self, line):
+        program = Path(__file__).with_name("slow_link.py")
+        devices = {"near": "eth-slow", "far": self._cable}
+        command = ["ip", "netns", "exec", self._switch, sys.executable, str(program)]
+        link = subprocess.Popen(
+            [*command, json.dumps(devices | line)], stdout=subprocess.PIPE, start_new_session=True
+        )
+        self._started.append(link)
+        assert link.stdout.readline() == b"ready\n"
+        ip("-n", self._switch, "link", "set", "eth-slow", "netns", self.namespace, "name", "eth0")
 
     def _command(self, line):
         return ["ip", "netns", "exec", self.namespace, "sh", "-c", line]
@@ -123,7 +155,7 @@ class Host:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         subprocess.run(["ip", "netns", "del", self.namespace], check=False, timeout=20)
-        shutil.rmtree(Path("/etc/netns") / self.namespace, ignore_errors=True)
+        shutil.rmtree(self._names.parent, ignore_errors=True)
 
 
 class Network:
@@ -139,11 +171,15 @@ class Network:
         ip("-n", self.switch, "link", "add", "br0", "type", "bridge")
         ip("-n", self.switch, "link", "set", "br0", "up")
 
-    def add(self, name):
+    def add(self, name, *, line=None):
         address = f"10.77.0.{len(self.hosts) + 1}"
-        host = Host(self, name, address, self.folder / name)
+        host = Host(self, name, address, self.folder / name, line)
         self.hosts.append(host)
         return host
+
+    @staticmethod
+    def ipv6(address):
+        return f"fd77::{address.rpartition('.')[2]}"
 
     def remove(self):
         for host in self.hosts:

@@ -3,19 +3,16 @@
 The tests share one run and are in order: it starts with the first and is complete with the last.
 """
 
-import json
-import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.deploy.machines.status_file import is_server_folder
 from coinflower.server.journal import read_metrics
 from tests.hosts import attacks
-from tests.hosts.network import PACKAGES, SERVER_NAME, Network, wait_until
-from tests.support.debian import install_programs
+from tests.hosts.federation import Federation
+from tests.hosts.network import SERVER_NAME, wait_until
 from tests.support.documents import block
 
 pytestmark = pytest.mark.hosts
@@ -26,73 +23,10 @@ POLL = ("poll_seconds = 0.2", "poll_seconds = 1.2")
 NAMES = ("ward-7", "ward-8", "ward-9")
 
 
-class Federation:
-    """A server and three clients, set up as the guide says."""
-
-    def __init__(self, network):
-        self.server = network.add("server")
-        self.clients = [network.add(name) for name in NAMES]
-        self.running = None
-
-    def set_up(self):
-        server = self.server
-        settings = block("settings.toml").replace(*POLL)
-        assert f"rounds = {ROUNDS}" in settings
-        assert POLL[1] in settings
-        (server.folder / "settings.toml").write_text(settings)
-        server.run(block("server keys"))
-        server.run(block("server firewall"))
-        self.serve()
-        for index, client in enumerate(self.clients):
-            client.run(block("client keys", client.name))
-            public = (client.folder / "keys" / f"{client.name}.pub").read_bytes()
-            (server.folder / f"{client.name}.pub").write_bytes(public)
-            authority = (server.folder / "keys" / "ca.pem").read_bytes()
-            (client.folder / "ca.pem").write_bytes(authority)
-            server.run(block("server allow", client.name))
-            (client.folder / "policy.toml").write_text(block("policy.toml", client.name, index))
-            client.run(block("client ledger", client.name))
-            client.start(block("client run", client.name), "client.log")
-
-    def serve(self):
-        self.running = self.server.start(block("server run"), "server.log")
-
-    def status(self):
-        return json.loads(self.server.run("coinflower status superlink --json").stdout)
-
-    def round(self):
-        rows = read_metrics(self.server.folder / "state")
-        return rows[-1]["round"] if rows else 0
-
-    def all_online(self):
-        known = is_server_folder(self.server.folder / "superlink")
-        return known and self.status()["online"] == 3
-
-    def require_alive(self):
-        """Check that rounds go on being played, or all were."""
-        before = self.round()
-        if self.running.poll() == 0 and before == ROUNDS:
-            return
-        assert self.running.poll() is None, self.server.log("server.log")
-        wait_until(lambda: self.round() > before, 60, "a further round")
-
-
-@pytest.fixture(scope="module")
-def network(tmp_path_factory):
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    install_programs(PACKAGES)
-    made = Network(tmp_path_factory.mktemp("hosts"))
-    try:
-        yield made
-    finally:
-        made.remove()
-
-
 @pytest.fixture(scope="module")
 def federation(network):
-    made = Federation(network)
-    made.set_up()
+    made = Federation(network.add("server"), [network.add(name) for name in NAMES], rounds=ROUNDS)
+    made.set_up(POLL)
     return made
 
 

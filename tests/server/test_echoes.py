@@ -148,3 +148,43 @@ def test_a_client_cannot_answer_for_the_ledger_of_another(federation: Make) -> N
     kept = CheckpointFolder(fed.state, fed.terms.hash).load_echoes()
     assert len(kept) == 2
     assert all(any(token[16:]) for token in kept.values())
+
+
+def test_what_a_round_writes_grows_with_those_who_answered(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "terms")
+    echoes = {f"{number:04}": bytes([number % 256]) * 8 for number in range(1000)}
+    folder.save_echoes(echoes, echoes)
+    written = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    for number in range(19):
+        echoes["0007"], echoes[f"{number:04}"] = bytes([number]) * 8, b"changed!"
+        folder.save_echoes(echoes, {"0007", f"{number:04}"})
+    assert (tmp_path / "echoes.json").stat().st_mtime_ns == written["echoes.json"]
+    assert (tmp_path / "echoes.newer").stat().st_size < 38 * 30
+    assert CheckpointFolder(tmp_path, "terms").load_echoes() == echoes
+
+
+def test_newer_echoes_are_merged_before_they_are_many(tmp_path: Path) -> None:
+    echoes = {f"{number:04}": bytes(8) for number in range(100)}
+    CheckpointFolder(tmp_path, "terms").save_echoes(echoes, echoes)
+    for number in range(30):
+        folder = CheckpointFolder(tmp_path, "terms")
+        assert folder.load_echoes() == echoes
+        echoes["0001"] = bytes([number]) * 8
+        folder.save_echoes(echoes, {"0001"})
+        newer = tmp_path / "echoes.newer"
+        assert not newer.exists() or newer.read_text().count("\n") < 10
+    assert CheckpointFolder(tmp_path, "terms").load_echoes() == echoes
+
+
+def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path: Path) -> None:
+    echoes = {f"{number:04}": bytes(8) for number in range(100)}
+    folder = CheckpointFolder(tmp_path, "terms")
+    folder.save_echoes(echoes, echoes)
+    folder.save_echoes(echoes | {"0001": b"changed!"}, {"0001"})
+    with (tmp_path / "echoes.newer").open("a") as file:
+        file.write("0002 ffff")
+    again = CheckpointFolder(tmp_path, "terms")
+    known = again.load_echoes()
+    assert known == echoes | {"0001": b"changed!"}
+    again.save_echoes(known | {"0003": b"changed?"}, {"0003"})
+    assert CheckpointFolder(tmp_path, "terms").load_echoes()["0003"] == b"changed?"
