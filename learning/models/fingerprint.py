@@ -1,5 +1,7 @@
 """A model's fingerprint: a hash of what it computes, but for its weights."""
 
+import contextlib
+import functools
 import hashlib
 import inspect
 import json
@@ -8,13 +10,14 @@ from typing import Any
 from torch import nn
 
 _LIBRARIES = ("torch", "torchvision", "opacus", "coinflower")
+_TORCHS = frozenset(vars(nn.Module()))  # what every module has
 
 
 def fingerprint(model: nn.Module) -> str:
     """Return a SHA-256 of a model's layers, their settings, and the shapes of its parameters.
 
-    Of classes of the user's own the source counts, too. Another release of torch may give a model
-    another fingerprint.
+    Of classes of the user's own the source counts, too, and that of those they are derived from;
+    functions that they call do not. Another release of torch may give a model another fingerprint.
     """
     layers = [
         (name, _name_of(type(module)), _settings(module), _source(type(module)))
@@ -30,10 +33,11 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
+    own = _is_own(type(module))
     return {
         name: _plain(value)
         for name, value in vars(module).items()
-        if not name.startswith("_") and name != "training"
+        if name not in _TORCHS and (own or not name.startswith("_"))
     }
 
 
@@ -44,6 +48,8 @@ def _plain(value: object) -> Any:
         return [_plain(each) for each in value]
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, functools.partial):
+        return [_plain(each) for each in (value.func, value.args, value.keywords)]
     return _name_of(value if callable(value) else type(value))
 
 
@@ -52,10 +58,14 @@ def _name_of(value: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _source(kind: type) -> str | None:
-    if kind.__module__.partition(".")[0] in _LIBRARIES:
-        return None
-    try:
-        return inspect.getsource(kind)
-    except (OSError, TypeError):  # made on the fly
-        return None
+def _is_own(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] not in (*_LIBRARIES, "builtins")
+
+
+def _source(kind: type) -> str | list[str] | None:
+    """Return the source of a class and of those of the user's own that it is derived from."""
+    sources = []
+    for each in filter(_is_own, kind.__mro__):
+        with contextlib.suppress(OSError, TypeError):  # made on the fly
+            sources.append(inspect.getsource(each))
+    return sources if len(sources) > 1 else next(iter(sources), None)

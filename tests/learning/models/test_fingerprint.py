@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import linecache
 import sys
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from coinflower.learning import FineTuning, build_model, fingerprint
 from coinflower.learning.models.build import MODELS
@@ -64,13 +67,34 @@ def test_settings_that_a_layer_does_not_print_matter_too():
     assert fingerprint(before) != fingerprint(after)
 
 
-def test_another_code_under_the_same_name_has_another_fingerprint(tmp_path, monkeypatch):
-    code = "from torch import nn\nclass Net(nn.Linear):\n    def forward(self, x):\n        return "
+def test_settings_that_options_choose_matter_wherever_they_are_kept():
+    class Kept(nn.Module):
+        def __init__(self, **kept: Any) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+            vars(self).update(kept)
+
+    def leaking(slope: float) -> Any:
+        return functools.partial(functional.leaky_relu, negative_slope=slope)
+
+    several = [{"_slope": 1}, {"_slope": 2}, {"act": leaking(0.1)}, {"act": leaking(0.2)}]
+    assert len({fingerprint(Kept(**kept)) for kept in several}) == 4
+
+
+CLASSES = {
+    "of its own": "class Net(nn.Linear):\n    def forward(self, x):\n        return {}\n",
+    "of its base": "class Base(nn.Linear):\n    def forward(self, x):\n        return {}\n"
+    "class Net(Base):\n    pass\n",
+}
+
+
+@pytest.mark.parametrize("code", CLASSES.values(), ids=CLASSES)
+def test_another_code_under_the_same_name_has_another_fingerprint(tmp_path, monkeypatch, code):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     found = set()
     for what in ("x", "x.flip(0)"):
-        (tmp_path / "pinned_net.py").write_text(f"{code}{what}\n")
+        (tmp_path / "pinned_net.py").write_text("from torch import nn\n" + code.format(what))
         linecache.clearcache()
         importlib.invalidate_caches()
         sys.modules.pop("pinned_net", None)
