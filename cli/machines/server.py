@@ -82,6 +82,10 @@ def run(
         int | None, typer.Option(help="Port of the Prometheus metrics (default: off).")
     ] = None,
     metrics_host: Annotated[str, typer.Option(help="Interface of the metrics.")] = "127.0.0.1",
+    page: Annotated[
+        str | None,
+        typer.Option(help="Serve the operator's page at HOST:PORT, such as 127.0.0.1:8610."),
+    ] = None,
     drain_seconds: DrainSeconds = 10.0,
 ) -> None:
     """Run a SuperLink, a gateway in front of it, and experiments one after the other or at once."""
@@ -111,6 +115,7 @@ def run(
         drain_seconds=drain_seconds,
         stay=stay,
         side_by_side=side_by_side,
+        page=page,
     )
     with stop_on_signals() as stop:
         outcome = serve(plan, stop)

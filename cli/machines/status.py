@@ -34,9 +34,7 @@ def status(
         ["refusals", found.get("refusals") or "none"],
         ["last error", found["last_error"] or "none"],
     ]
-    others = [
-        one for one in found.get("experiments", []) if one["experiment"] != found.get("experiment")
-    ]
+    others = [one for one in found["experiments"] if one["experiment"] != found.get("experiment")]
     rows += [
         [
             f"experiment {one['experiment']}",

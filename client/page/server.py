@@ -1,12 +1,14 @@
-"""Serves the page from a thread of its own, for as long as a block lasts."""
+"""Serves a page from a thread of its own, for as long as a block lasts."""
 
 from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from typing import Self
 
 import uvicorn
+from fastapi import FastAPI
 
 from coinflower.accounting.errors import UserError
 from coinflower.client.page.access import Access, is_loopback, parse_address
@@ -16,26 +18,25 @@ from coinflower.client.page.view import Subject, render
 _STOP_SECONDS = 3.0
 
 
-class PageServer:
-    """The page at an address; lives as long as its ``with`` block.
+class SiteServer:
+    """A site at an address; lives as long as its ``with`` block.
 
     Args:
         address: ``HOST:PORT``; port 0 takes any that is free.
-        subject: What the page is about.
+        make: Returns the app for those who may see it, and the port.
 
     Raises:
         ValueError: The address cannot be used.
     """
 
-    def __init__(self, address: str, subject: Subject) -> None:
+    def __init__(self, address: str, make: Callable[[Access, int], FastAPI]) -> None:
         host, port = parse_address(address)
         self._host = host
-        self._subject = subject
         self._socket = _bind(host, port)
         self.port: int = self._socket.getsockname()[1]
         self.access = Access(host=host)
         config = uvicorn.Config(
-            make_site(subject, self.access, port=self.port),
+            make(self.access, self.port),
             log_level="warning",
             log_config=None,
             access_log=False,  # it would write down the token
@@ -66,14 +67,34 @@ class PageServer:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        # Work the figures out now, so that the first visitor does not wait for them.
-        threading.Thread(target=self._prepare, name="coinflower-figures", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         self._thread.join(_STOP_SECONDS)
         self._socket.close()
+
+
+class PageServer(SiteServer):
+    """The owner's page at an address.
+
+    Args:
+        address: ``HOST:PORT``; port 0 takes any that is free.
+        subject: What the page is about.
+
+    Raises:
+        ValueError: The address cannot be used.
+    """
+
+    def __init__(self, address: str, subject: Subject) -> None:
+        super().__init__(address, lambda access, port: make_site(subject, access, port=port))
+        self._subject = subject
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        # Work the figures out now, so that the first visitor does not wait for them.
+        threading.Thread(target=self._prepare, name="coinflower-figures", daemon=True).start()
+        return self
 
     def _prepare(self) -> None:
         render(self._subject, self._subject.reader.look(), self.access.form_key)

@@ -1,5 +1,7 @@
 """The page as a FastAPI app: one page, its version, two downloads and, for a client, three buttons.
 
+`guarded_site` is what it shares with the operator's page.
+
 A browser asks for the version every second, which costs a look at the file's time stamp, and for
 the page again only when the version is another.
 """
@@ -46,20 +48,32 @@ def make_site(subject: Subject, access: Access, *, port: int) -> FastAPI:
         access: Who may do what.
         port: Where it is served: browsers keep cookies of all ports of a host in one jar.
     """
-    site = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    _keep_out(site, access, cookie=f"coinflower-{port}")
+    site = guarded_site(access, port=port, whose="client")
     _add_views(site, subject, access)
     if subject.participant is not None:
         _add_buttons(site, subject, access)
+    return site
+
+
+def guarded_site(access: Access, *, port: int, whose: str) -> FastAPI:
+    """Return an app that admits nobody without the token, with the looks of all pages.
+
+    Args:
+        access: Who may do what.
+        port: Where it is served.
+        whose: Which program printed the link.
+    """
+    site = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    _keep_out(site, access, cookie=f"coinflower-{port}", whose=whose)
     site.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
     return site
 
 
-def _keep_out(site: FastAPI, access: Access, *, cookie: str) -> None:
+def _keep_out(site: FastAPI, access: Access, *, cookie: str, whose: str) -> None:
     @site.middleware("http")
     async def guard(request: Request, proceed: Next) -> Response:
         try:
-            response = await _admit(request, proceed, access, cookie)
+            response = await _admit(request, proceed, access, cookie, whose)
         except DeniedError as denied:
             response = PlainTextResponse(f"{denied}\n", denied.status)
         response.headers.update(_HEADERS)
@@ -74,7 +88,9 @@ def _keep_out(site: FastAPI, access: Access, *, cookie: str) -> None:
         return PlainTextResponse(f"{error}\n", 409)
 
 
-async def _admit(request: Request, proceed: Next, access: Access, cookie: str) -> Response:
+async def _admit(
+    request: Request, proceed: Next, access: Access, cookie: str, whose: str
+) -> Response:
     access.check(request.method, request.headers)
     link = request.query_params.get("token")
     if access.admits(link):
@@ -85,7 +101,7 @@ async def _admit(request: Request, proceed: Next, access: Access, cookie: str) -
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     given = bearer if scheme.lower() == "bearer" else request.cookies.get(cookie)
     if not access.admits(given):
-        raise DeniedError(401, "Open the link that the client printed when it started.")
+        raise DeniedError(401, f"Open the link that the {whose} printed when it started.")
     return await proceed(request)
 
 

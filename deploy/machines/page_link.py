@@ -9,27 +9,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coinflower.accounting.errors import UserError
-from coinflower.client.page.server import PageServer
+from coinflower.client.page.server import SiteServer
 from coinflower.deploy.terminal import say
 
 
 @contextlib.contextmanager
-def told_link(server: PageServer, ledger: Path) -> Iterator[None]:
+def told_link(server: SiteServer, subject: Path, whose: str = "owner") -> Iterator[None]:
     """Show the link on a terminal; elsewhere output may be a log, so put it into a file.
 
     Args:
         server: The page.
-        ledger: The file is beside it, for its owner only, as long as the block lasts.
+        subject: What it is about: the file, for its owner only as long as the block lasts, is
+            beside it.
+        whose: Whose page it is.
 
     Raises:
         ValueError: The file cannot be written.
     """
     if sys.stdout.isatty():
-        say(f"The owner's page, for whoever has this link: {server.url}")
+        say(f"The {whose}'s page, for whoever has this link: {server.url}")
         _warn(server)
         yield
         return
-    path = ledger.absolute().with_name(f"{ledger.name}.page")
+    path = subject.absolute().with_name(f"{subject.name}.page")
     try:
         path.unlink(missing_ok=True)
         # Made anew, so that neither a link nor another's open file receives the token.
@@ -42,13 +44,13 @@ def told_link(server: PageServer, ledger: Path) -> Iterator[None]:
     with os.fdopen(handle, "w") as file:
         file.write(f"{server.url}\n")
     try:
-        say(f"The link to the owner's page is in {path}, for this user only.")
+        say(f"The link to the {whose}'s page is in {path}, for this user only.")
         _warn(server)
         yield
     finally:
         path.unlink(missing_ok=True)
 
 
-def _warn(server: PageServer) -> None:
+def _warn(server: SiteServer) -> None:
     if server.warning:
         say(server.warning)

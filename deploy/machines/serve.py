@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from coinflower.accounting.errors import UserError
+from coinflower.client.page.access import is_loopback, parse_address
 from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.loopback import LOOPBACK
 from coinflower.deploy.flower.superlink import Superlink, TlsFiles
@@ -54,6 +56,7 @@ class ServerPlan:
         drain_seconds: How long a round may continue after a request to stop.
         stay: Keep the SuperLink up once nothing is left to run, until told to stop.
         side_by_side: How many experiments may run at a time.
+        page: ``HOST:PORT`` of the operator's page; None has none.
         write_report: Writes the report of a complete run and returns its file.
     """
 
@@ -72,12 +75,18 @@ class ServerPlan:
     drain_seconds: float = 10.0
     stay: bool = False
     side_by_side: int = 1
+    page: str | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked without starting anything."""
         if self.keys is None and (self.listen is not None or self.host != LOOPBACK):
             raise UserError(
                 "Without --keys the server speaks plain HTTP, on this machine's loopback only."
+            )
+        if self.page is not None and not is_loopback(parse_address(self.page)[0]):
+            raise UserError(
+                f"page = {self.page!r} must be on this machine's loopback, as in 127.0.0.1:8610; "
+                "from elsewhere, use a tunnel (ssh -L)."
             )
         if self.listen is not None:
             listen_address(self.listen)
@@ -108,9 +117,25 @@ def serve(plan: ServerPlan, stop: threading.Event) -> str:
                 plan.port,
                 plan.host,
             )
-        while (outcome := _serve_once(plan, main, folder, tls, stop)) is None:
-            pass  # all experiments go on from their checkpoints
+        with operators_page(plan.page, folder):
+            while (outcome := _serve_once(plan, main, folder, tls, stop)) is None:
+                pass  # all experiments go on from their checkpoints
         return outcome
+
+
+@contextlib.contextmanager
+def operators_page(address: str | None, folder: Path) -> Iterator[None]:
+    """Serve the operator's page as long as the block lasts; without an address, do nothing."""
+    if address is None:
+        yield
+        return
+    from coinflower.client.page.server import SiteServer
+    from coinflower.deploy.machines.page_link import told_link
+    from coinflower.deploy.status_page.site import make_status_site
+
+    site = SiteServer(address, functools.partial(make_status_site, folder))
+    with site, told_link(site, folder / "server", whose="operator"):
+        yield
 
 
 def _enter(path: Path, folder: Path, *, resume: bool) -> Experiment:

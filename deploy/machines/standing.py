@@ -34,9 +34,8 @@ def read_server_status(folder: Path) -> dict[str, Any]:
     if not experiments and (folder / SETTINGS).exists():
         # Of `coinflower run`, which has no server of its own, or of an earlier version.
         settings = load_settings(folder / SETTINGS)
-        return _together(
-            _of_server(folder, settings), _of_run(settings, _runs_here(folder, settings))
-        )
+        run = _of_run(settings, _runs_here(folder, settings))
+        return {**_together(_of_server(folder, settings), run), "experiments": []}
     if not is_server_folder(folder):
         raise UserError(
             f"{folder} holds neither a server nor a run; name the folder given to --folder, or one "
@@ -44,7 +43,8 @@ def read_server_status(folder: Path) -> dict[str, Any]:
         )
     shown = _shown(experiments, running_in(folder))
     described = _NOBODY if shown is None else standing(shown, running_in(folder))
-    return _together(_of_server(folder, None), described) | {"experiments": _standings(folder)}
+    status = _together(_of_server(folder, None), described)
+    return {**status, "experiments": _standings(folder)}
 
 
 def _together(server: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:

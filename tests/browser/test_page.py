@@ -28,6 +28,7 @@ from coinflower.client.participant import Participant
 from coinflower.learning import Records, SecureRandom
 from coinflower.protocol.modes import Mode
 from tests.support.builders import make_policy
+from tests.support.layout import require_sound_layout
 
 DELTA = 1e-5
 BUDGET = Budget(epsilon=8.0, delta=DELTA)
@@ -35,65 +36,6 @@ PILOT, STUDY = (
     f"{name}#{hashlib.sha256(name.encode()).hexdigest()}" for name in ("pilot", "chest-x-ray")
 )
 ENTER, TAB = "\ue007", "\ue004"
-
-OVERLAPS = """
-const wide = [...document.querySelectorAll("body *")].filter((one) => {
-  const box = one.getBoundingClientRect();
-  return box.width && box.right > innerWidth + 0.5 && !one.matches(".skip");
-});
-const right = (one) => one.getBoundingClientRect().right;
-const spilled = [...document.querySelectorAll(".card *:not(svg *)")].filter(
-  (one) => right(one) > right(one.closest(".card")) + 0.5);
-const crossed = [];
-const siblings = (box) => [...box.children].filter((one) => one.getBoundingClientRect().height);
-for (const box of document.querySelectorAll("main, .card, .figures, .pairs > div, header, tr")) {
-  const parts = siblings(box).map(
-    (one) => [one.outerHTML.slice(0, 80), one.getBoundingClientRect()]);
-  for (const [index, [name, a]] of parts.entries())
-    for (const [other, b] of parts.slice(index + 1))
-      if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 &&
-          Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1) crossed.push([name, other]);
-}
-const tight = [...document.querySelectorAll("body *:not(svg *)")].filter(
-  (one) => one.clientWidth && one.scrollWidth > one.clientWidth + 1);
-const torn = [...document.querySelectorAll("data, thead th, .figures dd")].filter((one) => {
-  const range = document.createRange();
-  range.selectNodeContents(one);
-  const words = one.innerText.trim().split(/\\s+/).length;
-  return new Set([...range.getClientRects()].map((box) => box.top)).size > words;
-});
-return {
-  torn: torn.map((one) => one.outerHTML.slice(0, 80)),
-  scroll: Math.max(0, document.documentElement.scrollWidth - innerWidth),
-  wide: wide.map((one) => one.outerHTML.slice(0, 80)),
-  tight: tight.map((one) => one.outerHTML.slice(0, 80)),
-  spilled: spilled.map((one) => one.outerHTML.slice(0, 80)),
-  crossed,
-};
-"""
-
-FAINT = """
-const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
-  .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
-  .reduce((sum, c, index) => sum + c * [0.2126, 0.7152, 0.0722][index], 0);
-const ground = (one) => {
-  for (let at = one; at; at = at.parentElement) {
-    const colour = parse(getComputedStyle(at).backgroundColor);
-    if (colour.length === 3 || colour[3] === 1) return colour;
-  }
-  return [255, 255, 255];
-};
-return [...document.querySelectorAll("body *")].filter((one) =>
-  [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())
-  && one.getBoundingClientRect().height).map((one) => {
-  const style = getComputedStyle(one);
-  const ink = light(parse(one.closest("svg") ? style.fill : style.color));
-  const paper = light(ground(one));
-  const ratio = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
-  return [one.outerHTML.slice(0, 80), ratio];
-}).filter(([, ratio]) => ratio < 4.5);
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,15 +160,7 @@ def test_the_layout_holds_and_can_be_read_at_any_width(
     browser.open(office.url)
     browser.await_loaded("#trouble" if tampered else "#budget")
     browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true })")
-    for width in (360, 1000, 1400):
-        browser.resize(width)
-        found = browser.run(OVERLAPS)
-        assert not any(found.values()), f"at {width} px: {found}"
-    for scheme in ("light", "dark"):
-        browser.prefer(scheme)
-        assert browser.run(FAINT) == []
-        ground = browser.run("return getComputedStyle(document.body).backgroundColor")
-        assert (int(ground[4:].split(",")[0]) < 128) == (scheme == "dark")
+    require_sound_layout(browser)
 
 
 def test_a_ledger_that_is_tampered_with_turns_the_page_red(browser: Any, office: Office) -> None:

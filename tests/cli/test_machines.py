@@ -245,6 +245,7 @@ def test_a_data_set_that_outgrew_its_declared_size_is_refused(command, tmp_path)
         (["--keys", "keys", "--host", "0.0.0.0"], "would bypass the gateway"),
         (["--keys", "keys", "--no-gateway"], "There is no certificate at keys/ca.pem"),
         (["--keys", "keys", "--listen", "8443"], "must be host:port"),
+        (["--page", "0.0.0.0:8610"], "must be on this machine's loopback"),
     ],
 )
 def test_a_server_that_would_be_open_is_refused(

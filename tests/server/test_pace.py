@@ -186,6 +186,6 @@ def test_on_a_clock_the_life_of_a_question_begins_on_the_tick(
             ages.append(time.monotonic() - message.metadata.created_at)
 
     fed.grid.before_push = note
-    monkeypatch.setattr(time, "time", lambda: time.monotonic())
+    monkeypatch.setattr(time, "time", time.monotonic)
     fed.run(round_seconds=1.0)
     assert ages == [0.0] * 9
