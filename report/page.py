@@ -18,6 +18,7 @@ from coinflower.accounting.ledger.statement import Statement as LedgerStatement
 from coinflower.accounting.ledger.statement import Statements
 from coinflower.accounting.rounding import rounded_up
 from coinflower.learning import Metrics
+from coinflower.learning.models.handed import FOLDER
 from coinflower.learning.tasks.metrics import is_share, sentence, shown, title_of
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import CLASSIFICATION, Terms
@@ -130,7 +131,10 @@ def how_to_load(file: Path) -> list[str]:
     """Return lines of Python that load a run's model; none if there is no model yet."""
     if not file.exists():
         return []
+    own = file.parent / FOLDER  # a model that a program handed over is found there
+    found = ["import sys", f"sys.path.append({str(own)!r})"] if own.is_dir() else []
     return [
+        *found,
         "import torch",
         "from coinflower import load_model",
         f"model = load_model({str(file)!r})",

@@ -6,7 +6,7 @@ import json
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from coinflower.learning.data.arrays import save_npz
 from coinflower.learning.data.own_loader import is_own_loader
 from coinflower.learning.data.partitions import file_count
 from coinflower.learning.data.persons import units_of
+from coinflower.learning.models.handed import FOLDER, ModelSource, hand_over
 from coinflower.learning.optimizer import usual_for
 from coinflower.masking.sealing import public_bytes
 from coinflower.protocol.masked_terms import masked_fields
@@ -83,7 +84,8 @@ class Plan:
         delta: At this δ.
         rounds: Number of rounds.
         rounds_per_invitation: Coins per invitation.
-        model: Model; chosen by the data if None.
+        model: Name of the model, the model itself, or what makes it from the number of its outputs;
+            chosen by the data if None.
         model_options: Its options.
         tuning: What the model begins with, and which of its parts are trained.
         device: Where gradients are computed.
@@ -122,7 +124,7 @@ class Plan:
     delta: float
     rounds: int
     rounds_per_invitation: int
-    model: str | None = None
+    model: str | ModelSource | None = None
     model_options: Options = field(default_factory=dict)
     tuning: FineTuning = field(default_factory=FineTuning)
     device: str = "cpu"
@@ -247,6 +249,11 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
     sizes = [units.count(rows) for rows in shares]
     experiment = fresh_name("run")
     task = task_for(loaded, plan.task or usual_task(loaded), plan.task_options)
+    handed = None
+    if plan.model is not None and not isinstance(plan.model, str):
+        handed = hand_over(plan.model, classes=task.outputs, options=plan.model_options)
+        handed.offer()
+        plan = replace(plan, model=handed.name, model_options={})
     notary = notary or X25519PrivateKey.generate()
     evaluation = _evaluation(plan, max(sizes))
     terms = _terms(plan, experiment, data, task, sizes, notary, evaluation)
@@ -271,6 +278,8 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
         evaluation=None if evaluation is None else evaluation.terms(terms, task),
     )
     (cluster.folder / "clients").mkdir(parents=True)
+    if handed is not None:
+        handed.write(cluster.folder / FOLDER)
     if cluster.notary is not None:
         cluster.notary.create(notary)
     (cluster.folder / "terms.json").write_text(json.dumps(terms.to_fields(), indent=1) + "\n")
@@ -348,7 +357,7 @@ def _terms(
         **subject_of(
             data,
             task,
-            model=plan.model,
+            model=None if plan.model is None else str(plan.model),
             model_options=plan.model_options,
             tuning=plan.tuning,
             task=plan.task,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +26,7 @@ from coinflower.deploy.local.local_notary import LOG, local_notary, notary_resul
 from coinflower.deploy.local.nodes import NodeKind, local_nodes
 from coinflower.deploy.runs import RunFailedError, failure, require_alive
 from coinflower.learning import make_task
+from coinflower.learning.models.handed import FOLDER, is_handed_over
 from coinflower.learning.models.saving import MODEL
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import Terms
@@ -135,11 +138,17 @@ def _log_of(kind: NodeKind, index: int) -> str:
 
 
 def _superlink(cluster: Cluster, kind: NodeKind, port: int | None) -> Superlink:
-    folder = cluster.folder / "superlink"
+    folder, environment = cluster.folder / "superlink", dict[str, str]()
+    if is_handed_over(cluster.terms.model):
+        # The server finds the model by its name, and what that imports where this process does.
+        model = str(cluster.folder / FOLDER)
+        environment["PYTHONPATH"] = os.pathsep.join([model, *filter(None, sys.path)])
+        if model not in sys.path:
+            sys.path.append(model)
     if kind is not NodeKind.SIMULATED:
-        return Superlink(folder, port=port)
+        return Superlink(folder, port=port, environment=environment)
     # Simulated nodes have no configuration of their own: they find their policies by number.
-    environment = {SIMULATED_POLICIES: str(cluster.folder / "clients")}
+    environment[SIMULATED_POLICIES] = str(cluster.folder / "clients")
     return Superlink(
         folder, port=port, simulated_nodes=len(cluster.policies), environment=environment
     )

@@ -8,12 +8,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from coinflower.accounting.errors import UserError
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.unit import Unit, parse_unit
 from coinflower.protocol.usual import usual_rounds_per_invitation
+
+if TYPE_CHECKING:  # takes torch along
+    from coinflower.learning.models.handed import ModelSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,7 @@ def run(
     schema: str | Path | None = None,
     partition: str = "equal",
     unit: str = Unit.RECORD,
-    model: str | None = None,
+    model: str | ModelSource | None = None,
     model_options: Mapping[str, Any] | None = None,
     pretrained: str | Path | None = None,
     trained_parts: Sequence[str] = (),
@@ -93,7 +96,7 @@ def run(
     clipping: Literal["flat", "automatic"] = "flat",
     cap: float | None = None,
     learning_rate: float | None = None,
-    out: Path | None = None,
+    out: str | Path | None = None,
     insecure_seed: int | None = None,
 ) -> RunResult:
     """Train with a real local federation: a SuperLink, clients with ledgers, and a server.
@@ -104,8 +107,10 @@ def run(
         partition: How the data is divided among the clients: equal, writer, dirichlet or files.
         unit: What is protected: ``record``, or ``person`` with all of its records; then the data
             must say whose its rows are.
-        model: linear, mlp, digits, paper-cnn, resnet18-gn, gru, transformer or
-            package.module:function; chosen by the data if left out.
+        model: linear, mlp, digits, paper-cnn, resnet18-gn, gru, transformer,
+            package.module:function, an ``nn.Module``, or what returns one for the number of
+            outputs; chosen by the data if left out. A module is copied, and training begins with
+            its weights, which every client sees.
         model_options: Options of the model, such as ``{"widths": [64, 32]}``.
         pretrained: A safetensors file of public weights that the model begins with.
         trained_parts: Beginnings of the names of the parameters that are trained; all if left out.
@@ -171,7 +176,7 @@ def run(
         rounds_per_invitation=usual_rounds_per_invitation(rounds),
         insecure_seed=insecure_seed,
     )
-    cluster = prepare(plan, out)
+    cluster = prepare(plan, None if out is None else Path(out))
     run_cluster(cluster, stop=threading.Event(), progress=lambda *_: None)
     results = collect_results(cluster, started)
     return RunResult(
