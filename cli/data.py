@@ -88,6 +88,7 @@ def check(
         "unit": str(allowed.unit),
         "persons": None if persons is None else len(persons),
         "most_rows_of_a_person": None if persons is None else int(persons.sizes.max(initial=0)),
+        "weights": None if records.weights is None else _range(records.weights),
         "inputs": records.described,
         "targets": _targets(data.class_count, describe(records.targets)),
         "schema": records.schema,
@@ -107,6 +108,9 @@ def check(
     if persons is not None:
         most = figures["most_rows_of_a_person"]
         say(f"They are of {len(persons)} persons. Nobody has more than {most} of them.")
+    if figures["weights"] is not None:
+        least, largest = figures["weights"]
+        say(f"They weigh {least:g} to {largest:g} in the loss.")
     say(f"ε protects {allowed.unit.facts.protected}.")
     say(f"Inputs of a record: {figures['inputs']}. Targets: {figures['targets']}.")
     columns = list(dict.fromkeys([*reading.clamped, *reading.unknown, *reading.missing]))
@@ -134,6 +138,10 @@ def _unlogged() -> Iterator[None]:
         yield
     finally:
         log.disabled = False
+
+
+def _range(values: Any) -> list[float]:
+    return [float(values.min()), float(values.max())]
 
 
 def _by_column(reading: Any) -> tuple[Any, Any, Any]:

@@ -27,6 +27,7 @@ from coinflower.learning import (
     capped_sum,
     clipped_gradient_sum,
     count_parameters,
+    loss_of,
 )
 from coinflower.learning.data.persons import units_of
 from coinflower.learning.queries.evaluation import Evaluation
@@ -119,13 +120,15 @@ class GradientSums:
         if terms.query is not None:
             evaluation = Evaluation(terms.query, task)
             return evaluation.sum_over(model, inputs, targets, terms.clip_norm, persons)
+        weights = None if self.data.weights is None else self.data.weights[rows]
+        targets, loss = loss_of(task, targets, weights)
         total: Vector = clipped_gradient_sum(
             model,
             inputs,
             targets,
             terms.clip_norm,
             clipping=terms.clipping,
-            loss=task.losses,
+            loss=loss,
             persons=None if persons is None else torch.from_numpy(persons),
         ).numpy()
         return total

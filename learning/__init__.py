@@ -33,6 +33,7 @@ from coinflower.learning.randomness import Randomness, SecureRandom, SeededRando
 from coinflower.learning.subject import subject_of, tuning_fields
 from coinflower.learning.tasks.named import make_task, task_for, usual_task
 from coinflower.learning.tasks.task import Metrics, Task
+from coinflower.learning.tasks.weighing import loss_of
 from coinflower.learning.update import evaluate, mean_gradient, measure
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "load_data",
     "load_model",
     "load_parameters",
+    "loss_of",
     "make_noisy",
     "make_task",
     "mean_gradient",

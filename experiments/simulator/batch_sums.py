@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from coinflower.learning import Clipping, Groups, Records, Task, clipped_gradient_sum
+from coinflower.learning import Clipping, Groups, Records, Task, clipped_gradient_sum, loss_of
 from coinflower.learning.gradients.clipping import slices_of_whole_groups
 from coinflower.learning.randomness import NoiseSource
 
@@ -131,6 +131,12 @@ class BatchSums:
         taken = self._task.take(self._records.targets[batch.rows])
         batch = batch[taken.fit]
         inputs, _ = self._records.batch(batch.rows)
+        weights = self._records.weights
+        targets, loss = loss_of(
+            self._task,
+            torch.from_numpy(taken.values[taken.fit]),
+            None if weights is None else weights[batch.rows],
+        )
         groups = None
         if math.isfinite(self._cap_norm):
             groups = Groups(of=torch.from_numpy(batch.owners), largest_norm=self._cap_norm)
@@ -139,10 +145,10 @@ class BatchSums:
             return clipped_gradient_sum(
                 model,
                 inputs,
-                torch.from_numpy(taken.values[taken.fit]),
+                targets,
                 self._clip_norm,
                 clipping=self._clipping,
-                loss=self._task.losses,
+                loss=loss,
                 persons=None if batch.persons is None else torch.from_numpy(batch.persons),
                 groups=groups,
             )

@@ -48,6 +48,7 @@ from coinflower.experiments.simulator.simulator import Scenario, Simulator, pars
 from coinflower.learning import (
     Dataset,
     FineTuning,
+    Records,
     Update,
     device_of,
     evaluate,
@@ -241,7 +242,7 @@ def _terms(
     shares = (federation.sizes, federation.rows, federation.rows_per_person)
     return {
         "scenario": request.scenario,
-        "data": f"{records:,} records ({_digest(*data.train.arrays, data.train.targets)})",
+        "data": f"{records:,} records ({_digest(*_values(data.train))})",
         "partition": request.partition,
         "unit": None if request.unit is Unit.RECORD else str(request.unit),
         "clients": len(federation.sizes),
@@ -264,6 +265,12 @@ def _terms(
         **_tuning(request.tuning),
         **_learned(request, data),
     }
+
+
+def _values(records: Records) -> list[npt.NDArray[Any]]:
+    """Return all arrays that a training depends on."""
+    values = [*records.arrays, records.targets]
+    return values if records.weights is None else [*values, records.weights]
 
 
 def _tuning(tuning: FineTuning) -> Terms:

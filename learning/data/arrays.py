@@ -24,6 +24,7 @@ from coinflower.learning.data.reading import (
     usable_records,
 )
 from coinflower.learning.data.records import Records
+from coinflower.learning.data.weights import Weights, weights_of
 from coinflower.protocol.foreign import printable
 
 _SHOWN = 200
@@ -31,11 +32,11 @@ _PARTS = ("_train", "")
 _TEST = "_test"
 _KIND, _ROWS = "kind", "rows"
 _TARGET_SCALE = "target_scale"
-_WANTED = re.compile(rf"(x\d*|y|persons)(_train|_test)?|{_KIND}|{_TARGET_SCALE}")
+_WANTED = re.compile(rf"(x\d*|y|persons|weight)(_train|_test)?|{_KIND}|{_TARGET_SCALE}")
 
 
 def load_npz(path: Path, *, numbers: bool | None = False) -> Dataset:
-    """Return the arrays x, y and persons of a file, or x_train, y_train, ..., x_test, y_test.
+    """Return the arrays x, y, persons and weight, or x_train, y_train, ..., x_test, y_test.
 
     A model that takes several arrays gets x0, x1, ... (x0_train, ...) instead of x, in this order.
     Floating-point arrays of three dimensions are grey images from 0 to 1, unless the file says
@@ -157,17 +158,27 @@ def _part(
             has = ", ".join(arrays)
             raise UserError(f"{path} cannot be read as data: it has no array {key!r}, only {has}")
     prepared = [prepare(arrays[name]) for name in names]
+    what = f"{path} (test part)" if suffix == _TEST else str(path)
+    weights, unweighable = _weights(what, arrays.get(f"weight{suffix}"))
     records, reading = usable_records(
-        f"{path} (test part)" if suffix == _TEST else str(path),
+        what,
         tuple(inputs for inputs, _ in prepared),
         arrays[f"y{suffix}"],
         arrays.get(f"persons{suffix}"),
+        weights,
         numbers=numbers,
-        faults=[fault for _, faults in prepared for fault in faults],
+        faults=[*unweighable, *(fault for _, faults in prepared for fault in faults)],
     )
     if _TARGET_SCALE in arrays:
         records = replace(records, target_scale=tuple(map(float, arrays[_TARGET_SCALE])))
     return records, reading
+
+
+def _weights(what: str, values: NDArray[Any] | None) -> tuple[Weights | None, list[Fault]]:
+    try:
+        return (None, []) if values is None else weights_of(values)
+    except UserError as error:
+        raise UserError(f"{what}: {error}") from None
 
 
 def _has_inputs(arrays: Collection[str], suffix: str) -> bool:

@@ -83,6 +83,11 @@ def _together(folder: Path, parts: Sequence[Records], targets: DTypeLike) -> Rec
     persons = None
     if all(part.persons is not None for part in parts):
         persons = np.concatenate([part.persons for part in parts])
+    weights = [part.weights for part in parts if part.weights is not None]
+    if weights and len(weights) < len(parts):
+        raise UserError(
+            f"the files of {folder} do not fit together: some have weights and some have none"
+        )
     inputs, *more = (
         np.concatenate(each) for each in zip(*(part.arrays for part in parts), strict=True)
     )
@@ -93,6 +98,7 @@ def _together(folder: Path, parts: Sequence[Records], targets: DTypeLike) -> Rec
         ),
         more_inputs=tuple(more),
         persons=persons,
+        weights=np.concatenate(weights) if weights else None,
         schema=first.schema,
         target_scale=first.target_scale,
     )

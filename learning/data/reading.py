@@ -106,6 +106,7 @@ def usable_records(
     inputs: tuple[NDArray[Any], ...],
     targets: NDArray[Any],
     persons: NDArray[Any] | None = None,
+    weights: NDArray[np.float32] | None = None,
     *,
     numbers: bool | None = False,
     classes: int | None = None,
@@ -118,6 +119,7 @@ def usable_records(
         inputs: The array that the model takes, rows first, or several of them.
         targets: What it should answer.
         persons: Whose rows they are, if that is known.
+        weights: What they weigh in the loss, if not all the same.
         numbers: Whether targets are numbers; else they are classes. None goes by what they are.
         classes: The number of classes, if it is known.
         faults: What else is wrong with some of the records.
@@ -142,6 +144,7 @@ def usable_records(
             targets=wanted_targets,
             more_inputs=tuple(more),
             persons=whose,
+            weights=weights,
         )
     except UserError as error:
         raise UserError(f"{what}: {error}") from None

@@ -26,6 +26,7 @@ class Records:
             as ``model(inputs, *more_inputs)``.
         persons: Whose row each is, int64; rows of equal numbers are one person's. None if nobody
             said. An id has the same number in all files (`coinflower.learning.data.person_ids`).
+        weights: What each row weighs in the loss, float32, not negative; None for 1.
         schema: Hash of the schema that a table was read by; None for what is no table.
         target_scale: How much of its own unit is 1 in each number of a target; None if targets are
             as they were.
@@ -35,6 +36,7 @@ class Records:
     targets: NDArray[Any]
     more_inputs: tuple[NDArray[Any], ...] = ()
     persons: Rows | None = None
+    weights: NDArray[np.float32] | None = None
     schema: str | None = None
     target_scale: tuple[float, ...] | None = None
 
@@ -51,8 +53,12 @@ class Records:
             raise UserError(f"targets of type {self.targets.dtype} must be int64 or float32")
         if self.persons is not None and self.persons.dtype != np.int64:
             raise UserError(f"persons of type {self.persons.dtype} must be numbers of type int64")
+        if self.weights is not None and self.weights.dtype != np.float32:
+            raise UserError(f"weights of type {self.weights.dtype} must be float32")
         others = [("inputs", array) for array in self.more_inputs]
-        for what, values in (*others, ("targets", self.targets), ("persons", self.persons)):
+        others += [("targets", self.targets)]
+        known = {"persons": self.persons, "weights": self.weights}
+        for what, values in (*others, *known.items()):
             if values is not None and (values.ndim < 1 or len(values) != len(self.inputs)):
                 raise UserError(
                     f"{len(self.inputs)} rows have {what} of shape {values.shape}: there must be "
@@ -90,6 +96,7 @@ class Records:
             targets=self.targets[rows],
             more_inputs=tuple(rows_of(array, rows) for array in self.more_inputs),
             persons=None if self.persons is None else self.persons[rows],
+            weights=None if self.weights is None else self.weights[rows],
         )
 
     def batch(self, rows: Chosen) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:

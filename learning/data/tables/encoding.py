@@ -16,6 +16,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.learning.data.person_ids import numbers_of
 from coinflower.learning.data.reading import Fault, Mask
 from coinflower.learning.data.tables.schema import Column, Kind, Schema, normal
+from coinflower.learning.data.weights import Weights, clamped, outside
 
 _NUMBER = r"(?i)^[+-]?((\d+({0}\d*)?|{0}\d+)(e[+-]?\d+)?|nan|inf|infinity)$"
 
@@ -74,6 +75,18 @@ class Encoder:
         missing |= nobody[row]  # whatever else the schema takes for missing
         self._refuse(name, missing, lambda _: "is blank, so nobody knows whose row it is")
         return numbers[row]
+
+    def weights(self) -> Weights | None:
+        """Return what each row weighs."""
+        name = self.schema.weight
+        if name is None:
+            return None
+        limits = self.schema.columns[name].limits
+        values, missing, sound = self._numbers(name)
+        self._refuse(name, missing, lambda _: "is missing, so nobody knows what its row weighs")
+        self._refuse(name, values < 0, lambda row: f"= {values[row]:g} is a negative weight")
+        self.clamped[name] = int((sound & outside(values, limits) & (values >= 0)).sum())
+        return clamped(values, limits)
 
     def _features(self, name: str, column: Column) -> Iterator[NDArray[Any]]:
         if column.kind is Kind.NUMBER:

@@ -147,6 +147,8 @@ class Schema:
         target: The column to be predicted, or several.
         columns: The columns in the order of the model's inputs; those not listed are ignored.
         person: The column that says whose row it is.
+        weight: The column that says what a row weighs in the loss: a number whose range is what
+            weights are clamped to.
         missing_values: Texts that stand for a missing value.
         encoding: How a CSV file is encoded. This and ``decimal`` say how one owner's file is
             written, not what it means, so they are no part of the hash.
@@ -156,6 +158,7 @@ class Schema:
     target: _Names
     columns: dict[Text, Column]
     person: Text | None = None
+    weight: Text | None = None
     missing_values: tuple[str, ...] = ("",)
     encoding: Text = "utf-8"
     decimal: Literal[".", ","] = "."
@@ -178,6 +181,8 @@ class Schema:
                     f"person = {self.person!r} must not be an input of the model: leave its column "
                     "out, or let its kind be ignored."
                 )
+        if self.weight is not None:
+            self._check_weight(self.weight)
         if not self.inputs:
             raise UserError("columns lists no input: no number or category beside the target.")
         if len(set(map(normal, self.needed))) < len(self.needed):
@@ -189,6 +194,15 @@ class Schema:
                 f"encoding = {self.encoding!r} is unknown; usual are utf-8, cp1252, latin-1 and "
                 "utf-16."
             ) from None
+
+    def _check_weight(self, name: str) -> None:
+        column = self._column(name, "weight")
+        if name in (*self.target, self.person):
+            raise UserError(f"weight = {name!r} must be a column of its own.")
+        if column.kind is not Kind.NUMBER or column.limits[0] < 0:
+            raise UserError(f"weight = {name!r} must be a number whose range begins at 0 or above.")
+        if column.centre is not None or column.scale is not None:
+            raise UserError(f"weight = {name!r} is taken as it is: leave out centre and scale.")
 
     def _column(self, name: str, what: str) -> Column:
         if name not in self.columns:
@@ -202,14 +216,14 @@ class Schema:
         return {
             name: column
             for name, column in self.columns.items()
-            if column.kind is not Kind.IGNORED and name not in self.target
+            if column.kind is not Kind.IGNORED and name not in (*self.target, self.weight)
         }
 
     @property
     def needed(self) -> list[str]:
         """Names of all columns that a table must have."""
-        person = [] if self.person is None else [self.person]
-        return [*self.inputs, *self.target, *person]
+        beside = [name for name in (self.person, self.weight) if name is not None]
+        return [*self.inputs, *self.target, *beside]
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -248,6 +262,8 @@ class Schema:
         fields = {
             "target": list(self.target),
             "person": self.person,
+            # Schemas from before there were weights keep their hash.
+            **({} if self.weight is None else {"weight": self.weight}),
             "missing_values": list(self.missing_values),
             "columns": [
                 [name, column.to_fields()]

@@ -49,6 +49,7 @@ def load_table(path: Path, schema: Schema) -> Dataset:
     encoder = Encoder(schema=schema, table=table)
     try:
         inputs, targets, persons = encoder.inputs(), encoder.targets(), encoder.persons()
+        weights = encoder.weights()
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     faults = [_moved(fault, places, count) for fault in encoder.faults]
@@ -61,6 +62,7 @@ def load_table(path: Path, schema: Schema) -> Dataset:
         inputs=inputs,
         targets=targets,
         persons=persons,
+        weights=weights,
         schema=schema.hash,
         target_scale=schema.target_scale,
     )
