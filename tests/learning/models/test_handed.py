@@ -64,7 +64,7 @@ def test_another_process_builds_it_from_the_folder(tmp_path):
     handed.write(tmp_path / "model")
     code = (
         "from coinflower.learning import build_model; import torch; "
-        f"print(build_model({handed.name!r}, classes=2)(torch.ones(1, 4)).tolist())"
+        f"print(build_model({handed.name!r}, classes=2)(torch.ones(1, 4))[0].tolist())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -74,7 +74,7 @@ def test_another_process_builds_it_from_the_folder(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert eval(done.stdout) == pytest.approx(model(torch.ones(1, 4)).tolist())
+    assert eval(done.stdout) == pytest.approx(model(torch.ones(1, 4))[0].tolist())
 
 
 class Locked(nn.Module):
