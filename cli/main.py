@@ -63,6 +63,11 @@ COMMANDS = (
         "Train with a real local federation: a SuperLink, clients with ledgers, and a server.",
     ),
     Later(
+        "statistics",
+        "statistics:statistics",
+        "Ask clients for counts, means and quantiles of columns, with noise and for a price.",
+    ),
+    Later(
         "simulate",
         "research.simulate:simulate",
         "Simulate thousands of clients; any analysis may choose σ, but ε is one that holds.",

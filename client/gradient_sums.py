@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from coinflower.accounting.errors import UserError
 from coinflower.client.data import require_schema
 from coinflower.client.model import (
     ModelRules,
@@ -30,8 +31,11 @@ from coinflower.learning import (
     loss_of,
 )
 from coinflower.learning.data.persons import units_of
+from coinflower.learning.data.tables.schema import Schema
 from coinflower.learning.queries.evaluation import Evaluation
+from coinflower.learning.queries.statistics import Statistics
 from coinflower.protocol.foreign import printable
+from coinflower.protocol.refusal import Refusal, RefusedError
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.unit import Unit
 
@@ -51,6 +55,7 @@ class GradientSums:
         randomness: Where samples come from.
         rules: What the owner's policy says of models.
         unit: What is sampled and clipped as one.
+        schema: How the data was read, if it is a table.
     """
 
     def __init__(
@@ -59,21 +64,38 @@ class GradientSums:
         randomness: Randomness,
         rules: ModelRules,
         unit: Unit = Unit.RECORD,
+        schema: Schema | None = None,
     ) -> None:
         self.data = data
         self._units = units_of(data, unit, "the data")
         self._of_persons = unit is Unit.PERSON
         self._randomness = randomness
         self._rules = rules
+        self._schema = schema
         self._used: OrderedDict[object, tuple[Task, nn.Module]] = OrderedDict()
 
-    def model_of(self, terms: Terms) -> nn.Module:
-        """Return the model; those of experiments that run side by side are kept, and no more."""
+    def model_of(self, terms: Terms) -> nn.Module | None:
+        """Return the model; those of experiments that run side by side are kept, and no more.
+
+        None for statistics.
+        """
         require_schema(self.data, terms)
+        if not terms.has_model:
+            self._statistics(terms)
+            return None
         task, model = self._use(terms)
         if terms.query is not None:
             require_query(terms.query, task)
         return model
+
+    def _statistics(self, terms: Terms) -> Statistics:
+        assert terms.query is not None
+        if self._schema is None or self._schema.hash != terms.schema:
+            raise RefusedError(Refusal.SCHEMA, "statistics are of tables, read by a schema")
+        try:
+            return Statistics(terms.query, self._schema)
+        except UserError as error:
+            raise RefusedError(Refusal.QUERY, str(error)) from error
 
     def _use(self, terms: Terms) -> tuple[Task, nn.Module]:
         asked = repr(
@@ -91,12 +113,12 @@ class GradientSums:
         self._used.move_to_end(asked)
         return self._used[asked]
 
-    def sampled_sum(self, terms: Terms, model: nn.Module) -> Vector:
+    def sampled_sum(self, terms: Terms, model: nn.Module | None) -> Vector:
         """Return the sum over a fresh sample, clipped as a whole if the terms have a cap."""
         units = self._randomness.sample_indices(len(self._units), terms.q)
         return capped_sum(self._sum_without_errors(terms, model, units), terms.cap_norm)
 
-    def _sum_without_errors(self, terms: Terms, model: nn.Module, units: Rows) -> Vector:
+    def _sum_without_errors(self, terms: Terms, model: nn.Module | None, units: Rows) -> Vector:
         """Return the sum over some units; no single one shows as an error."""
         try:
             return self._sum_over(terms, model, units)
@@ -108,9 +130,12 @@ class GradientSums:
             self._sum_over(terms, model, units[:0])  # raises errors that are not due to a record
         return self._sound_sum(terms, model, units)
 
-    def _sum_over(self, terms: Terms, model: nn.Module, units: Rows) -> Vector:
-        task, _ = self._use(terms)
+    def _sum_over(self, terms: Terms, model: nn.Module | None, units: Rows) -> Vector:
         rows = self._units.rows_of(units)
+        if model is None:
+            whose = self._units.of[rows] if self._of_persons else None
+            return self._statistics(terms).sum_over(self.data, rows, terms.clip_norm, whose)
+        task, _ = self._use(terms)
         # A target that does not fit the task counts as zero: an error would reveal it.
         taken = task.take(self.data.targets[rows])
         rows = rows[taken.fit]
@@ -135,12 +160,14 @@ class GradientSums:
 
     def length(self, terms: Terms) -> int:
         """Return how many numbers an answer has."""
+        if not terms.has_model:
+            return self._statistics(terms).length
         task, model = self._use(terms)
         if terms.query is not None:
             return Evaluation(terms.query, task).length
         return count_parameters(model)
 
-    def _sound_sum(self, terms: Terms, model: nn.Module, units: Rows) -> Vector:
+    def _sound_sum(self, terms: Terms, model: nn.Module | None, units: Rows) -> Vector:
         """Return the sum over the units whose own gradient does not fail.
 
         One record or person must not move the sum by more than the clip norm, so one that fails may

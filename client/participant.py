@@ -37,6 +37,7 @@ from coinflower.learning import (
     load_parameters,
     make_noisy,
 )
+from coinflower.learning.data.tables.schema import load_schema
 from coinflower.protocol.messages import vector_from_bytes
 from coinflower.protocol.policy import Policy, Refusal, RefusedError, load_policy
 from coinflower.protocol.terms import Terms
@@ -75,7 +76,9 @@ class Participant:
         self.current: Terms | None = None
         self._randomness = randomness
         self._agreements = Agreements(policy, ledger)
-        self._gradients = GradientSums(data, randomness, ModelRules.of(policy), policy.unit)
+        schema = None if policy.schema is None else load_schema(policy.schema)
+        rules = ModelRules.of(policy)
+        self._gradients = GradientSums(data, randomness, rules, policy.unit, schema)
         self._masked = MaskedAnswers(policy, ledger, key)
         self._working = threading.Lock()
         self._public_coins: dict[tuple[str, int], bool] = {}
@@ -228,15 +231,18 @@ class Participant:
             total = self._claimed_sum(terms, round_, model)
             return self._masked.hide(terms, round_, total, self._randomness)
 
-    def _loaded_model(self, terms: Terms, content: object) -> nn.Module:
+    def _loaded_model(self, terms: Terms, content: object) -> nn.Module | None:
+        """Return the model as it was sent; None for statistics, whatever came with them."""
         model = self._gradients.model_of(terms)
+        if model is None:
+            return None
         try:
             load_parameters(model, vector_from_bytes(content, count_parameters(model)))
         except ValueError as error:
             raise UnansweredError(f"a model that cannot be used: {error}") from error
         return model
 
-    def _claimed_sum(self, terms: Terms, round_: int, model: nn.Module) -> Vector:
+    def _claimed_sum(self, terms: Terms, round_: int, model: nn.Module | None) -> Vector:
         """Return the bare sum of a round, zeros if its coin said no; never twice.
 
         It must not leave this client unless the mode trusts the server with it.

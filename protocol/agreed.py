@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coinflower.accounting.ledger.entries import Tally
+from coinflower.protocol.query import QueryKind
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.unit import Unit
 
@@ -23,3 +24,9 @@ def unit_of(tally: Tally) -> Unit:
     """Return what an experiment of a ledger protects; entries that do not say it are of records."""
     terms = terms_of(tally)
     return Unit.RECORD if terms is None else terms.unit
+
+
+def query_of(tally: Tally) -> QueryKind | None:
+    """Return which kind of query an experiment of a ledger was; None for a training."""
+    terms = terms_of(tally)
+    return None if terms is None or terms.query is None else terms.query.kind

@@ -15,8 +15,9 @@ from coinflower.accounting.ledger.prices import Prices
 from coinflower.accounting.ledger.statement import Statement, Statements
 from coinflower.accounting.ledger.stops import name_of
 from coinflower.accounting.rounding import rounded_down, rounded_up
-from coinflower.protocol.agreed import terms_of, unit_of
+from coinflower.protocol.agreed import query_of, terms_of, unit_of
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
+from coinflower.protocol.query import QueryKind
 from coinflower.protocol.unit import Unit, protected_by
 from coinflower.report.guarantee import (
     OTHER_USES,
@@ -138,6 +139,14 @@ def _spent(told: Explanation) -> list[str]:
         f"It took part in {told.took_part:,} of them; the others cost as much, since it is the "
         "secrecy of the coin that protects.",
     ]
+    for kind in QueryKind:
+        asked = [
+            name_of(tally.experiment)
+            for tally in told.tallies
+            if tally.charged and query_of(tally) is kind
+        ]
+        if asked:
+            sentences.append(f"Not all of it was training: {_listed(asked)} {kind.told}.")
     if not told.secure:
         sentences.insert(
             0,

@@ -39,6 +39,8 @@ from coinflower.report.page import (
 from coinflower.server.journal import last_private, read_metrics
 from coinflower.server.settings import Settings, load_settings
 
+_NONE = "none"
+
 
 def report_local_run(cluster: Cluster) -> Path:
     """Write the report of a federation on this machine and return where it is."""
@@ -82,7 +84,7 @@ def report_local_run(cluster: Cluster) -> Path:
         caveats=caveats(terms.mode, terms.unit),
         figures=figures,
         terms=[
-            Statement(question="data", answer=settings.test_data),
+            Statement(question="data", answer=settings.test_data or _NONE),
             Statement(question="clients", answer=_sizes(clients, terms.unit)),
             *describe_terms(terms),
         ],
@@ -107,7 +109,7 @@ def report_server_run(settings: Settings) -> Path:
         caveats=caveats(terms.mode, terms.unit),
         figures=figures,
         terms=[
-            Statement(question="public test data", answer=settings.test_data),
+            Statement(question="public test data", answer=settings.test_data or _NONE),
             *describe_terms(terms),
         ],
         loading=how_to_load(settings.state / MODEL),
@@ -147,6 +149,8 @@ def _private(rows: Sequence[dict[str, Any]]) -> list[Statement]:
 
 
 def _server_figures(settings: Settings, rows: Sequence[dict[str, Any]]) -> list[Figure]:
+    if settings.test_data is None:
+        return []
     return [
         metric_figure(
             measured_rounds(rows), on=f"the test part of {settings.test_data}, which is public"

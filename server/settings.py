@@ -62,7 +62,8 @@ class Settings:
     Attributes:
         terms: The public terms.
         state: Folder for checkpoint, metrics and the final model.
-        test_data: Name or path of a *public* data set whose test part measures the model.
+        test_data: Name or path of a *public* data set whose test part measures the model. It may be
+            left out if clients' records measure it (``evaluation``), or there is no model.
         schema: Path of the schema of the terms, if the test data is a table.
         pretrained: Path of the public weights that the terms name, if they do.
         device: Where the model is measured: cpu, cuda, mps, or auto for the best there is.
@@ -92,7 +93,7 @@ class Settings:
 
     terms: Terms
     state: Path
-    test_data: Text
+    test_data: Text | None = None
     schema: Path | None = None
     pretrained: Path | None = None
     device: Text = "cpu"
@@ -117,6 +118,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check what concerns several fields."""
+        if self.test_data is None and self.evaluation is None and self.terms.has_model:
+            raise UserError(
+                "test_data is missing: name public data that measures the model, or let clients' "
+                "records do so with [evaluation]."
+            )
+        if self.evaluation is not None and not self.terms.has_model:
+            raise UserError("[evaluation] measures a model, and the terms have none.")
         if self.enough is not None:
             self.enough.require_mode(self.terms.mode)
             if self.round_seconds is not None:

@@ -19,7 +19,7 @@ from coinflower.cli.ledger.stops import LedgerPath, leave, pause, release, resum
 from coinflower.cli.output import JsonFlag, lower_bound, number, print_json, print_table
 from coinflower.cli.stated import delta_of
 from coinflower.deploy.terminal import say
-from coinflower.protocol.agreed import terms_of, unit_of
+from coinflower.protocol.agreed import query_of, terms_of, unit_of
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.unit import protected_by, unit_name
 
@@ -94,6 +94,7 @@ def show(
                             "secure": tally.secure,
                             "mode": None if terms is None else str(terms.mode),
                             "unit": str(unit_of(tally)),
+                            "query": query_of(tally),
                             "scheme": tally.terms.name,
                             "p": tally.terms.round.p,
                             "q": tally.terms.round.q,

@@ -236,17 +236,8 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
     require_trackers(plan.trackers)
     loaded = load_data(plan.data, schema=plan.schema, numbers=None, download=plan.download)
     data = with_test_part(loaded)
-    clients = file_count(data) if plan.clients is None else plan.clients
-    shares = partition(
-        data,
-        clients=clients,
-        how=plan.how,
-        seed=plan.insecure_seed or 0,
-        alpha=plan.alpha,
-        unit=plan.unit,
-    )
-    units = units_of(data.train, plan.unit, data.name)
-    sizes = [units.count(rows) for rows in shares]
+    sizes = sizes_of(plan, data)
+    clients = len(sizes)
     experiment = fresh_name("run")
     task = task_for(loaded, plan.task or usual_task(loaded), plan.task_options)
     handed = None
@@ -267,9 +258,7 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
         device=device_of(plan.device),
     )
     parameters = sum(each.numel() for each in model.parameters())
-    folder = folder or Path("runs") / experiment
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; choose another folder, or --resume {folder}.")
+    folder = empty_folder(folder, experiment)
     cluster = Cluster(
         folder=folder.absolute(),
         terms=terms,
@@ -285,7 +274,7 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
     (cluster.folder / "terms.json").write_text(json.dumps(terms.to_fields(), indent=1) + "\n")
     if plan.schema is not None:
         cluster.schema.write_bytes(plan.schema.read_bytes())
-    where = str(Path(plan.data).absolute()) if Path(plan.data).exists() else plan.data
+    where = place_of(plan.data)
     save_settings(
         Settings(
             terms=terms,
@@ -309,16 +298,52 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
         ),
         cluster.settings,
     )
+    write_clients(cluster, plan, sizes, parameters)
+    return cluster
+
+
+def empty_folder(folder: Path | None, experiment: str) -> Path:
+    """Return where an experiment goes: the folder, or one in ``runs``.
+
+    Raises:
+        ValueError: There is something in it.
+    """
+    folder = folder or Path("runs") / experiment
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; choose another folder, or --resume {folder}.")
+    return folder
+
+
+def sizes_of(plan: Plan, data: Dataset) -> list[int]:
+    """Return how much of the data each client has, in units of what is protected."""
+    shares = partition(
+        data,
+        clients=file_count(data) if plan.clients is None else plan.clients,
+        how=plan.how,
+        seed=plan.insecure_seed or 0,
+        alpha=plan.alpha,
+        unit=plan.unit,
+    )
+    units = units_of(data.train, plan.unit, data.name)
+    return [units.count(rows) for rows in shares]
+
+
+def place_of(data: str) -> str:
+    """Return where data is, from whatever folder; the names of data sets stay as they are."""
+    return str(Path(data).absolute()) if Path(data).exists() else data
+
+
+def write_clients(cluster: Cluster, plan: Plan, sizes: Sequence[int], parameters: int) -> None:
+    """Write a policy and an empty ledger for every client."""
     for index, size in enumerate(sizes):
         share = Share(
-            clients=clients,
+            clients=len(sizes),
             index=index,
             how=plan.how,
             alpha=plan.alpha,
             seed=plan.insecure_seed or 0,
         )
-        _write_client(cluster, plan, where, share, size, parameters)
-    return cluster
+        _write_client(cluster, plan, place_of(plan.data), share, size, parameters)
 
 
 def _save_test_part(cluster: Cluster, data: Dataset) -> str:
@@ -341,7 +366,7 @@ def _terms(
         raise UserError("epsilon = 0 is a budget of nothing: no round may be played.")
     largest_size = max(sizes)
     beside = _evaluation_rounds(plan, evaluation, largest_size)
-    sigma = _sigma(plan, largest_size, beside)
+    sigma = sigma_of(plan, largest_size, beside)
     terms = Terms(
         experiment=experiment,
         mode=plan.mode,
@@ -363,7 +388,7 @@ def _terms(
             task=plan.task,
             task_options=plan.task_options,
         ),
-        **_masked(plan, sigma, sizes, notary),
+        **masked_fields_of(plan, sigma, sizes, notary),
     )
     _require_within_budget(plan, terms, largest_size, beside)
     return terms
@@ -397,9 +422,10 @@ def _evaluation_rounds(plan: Plan, evaluation: EvaluationSettings | None, size: 
     return [(cost, math.ceil(plan.rounds / evaluation.every))]
 
 
-def _masked(
+def masked_fields_of(
     plan: Plan, sigma: float, sizes: Sequence[int], notary: X25519PrivateKey
 ) -> dict[str, Any]:
+    """Return what mode masked adds to the terms."""
     if not plan.mode.masks_sums:
         return {}
     return masked_fields(
@@ -414,7 +440,14 @@ def _masked(
     )
 
 
-def _sigma(plan: Plan, largest_size: int, beside: Rounds) -> float:
+def sigma_of(plan: Plan, largest_size: int, beside: Rounds = ()) -> float:
+    """Return the noise that was stated, or that the budget needs.
+
+    Args:
+        plan: What is asked for.
+        largest_size: Of a client.
+        beside: Other rounds that the budget must cover, too.
+    """
     scheme = plan.mode.scheme
     if scheme is None:
         return 0.0

@@ -117,6 +117,8 @@ class ExperimentQueue:
         from coinflower.learning.data.named import NAMES
 
         settings = load_settings(path.absolute(), states=self._folder)
+        if settings.test_data is None:
+            return settings
         test_data = Path(settings.test_data).expanduser()
         if settings.test_data not in NAMES and test_data.exists():
             # Paths of data start where the command is typed, not where the server is at work.

@@ -17,11 +17,27 @@ from coinflower.protocol.messages import vector_from_bytes
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.protocol.policy import Refusal, load_policy
 from coinflower.protocol.query import Query, QueryKind
+from coinflower.protocol.terms import NO_MODEL
 from coinflower.protocol.unit import Unit
+from tests.support import tables
 from tests.support.participants import LENGTH, Make, Recorder, answer, enrolled, refused
 
 ACCURACY = Query(kind=QueryKind.EVALUATION, metrics=("accuracy",))
 BOTH = Query(kind=QueryKind.EVALUATION, metrics=("accuracy", "loss"), largest_loss=5.0)
+
+
+SEXES = Query(kind=QueryKind.STATISTICS, histograms=("sex",))
+
+
+def statistical(owner: Any, make_terms: Make, **changes: Any) -> Any:
+    """Give the owner a table and return terms that ask for statistics of it."""
+    folder = owner.policy.parent
+    schema = tables.write_schema(folder / "schema.toml")
+    tables.write_ward(folder / "ward.csv", tables.ward_rows(30))
+    owner.change(data="ward.csv", schema="schema.toml", queries=["statistics"])
+    fields = {"schema": changes.pop("schema", schema), "model": NO_MODEL, "classes": 1, "q": 1.0}
+    query = Query(kind=QueryKind.STATISTICS, **changes)
+    return make_terms(Mode.LOCAL_ONLY, query=query, **fields)
 
 
 @pytest.fixture
@@ -185,3 +201,36 @@ def test_a_metric_that_the_task_does_not_have_is_refused_and_nothing_reserved(
         terms = make_terms(query=Query(kind=QueryKind.EVALUATION, metrics=(metric,)))
         assert refused(lambda terms=terms: willing.open().enrol(terms)) is Refusal.QUERY
     assert willing.entries() == []
+
+
+def test_statistics_are_sums_over_the_rows_of_a_table(owner: Any, make_terms: Make) -> None:
+    terms = statistical(owner, make_terms, histograms=("sex",))
+    told = enrolled(owner.open(), terms).gradient_sum(terms, 1, b"anything")
+    assert told.sum() == pytest.approx(30)
+    assert (told >= 0).all()
+    assert [entry.experiment for entry in owner.entries("charge")] == [terms.ledger_key]
+
+
+def test_statistics_of_columns_that_the_schema_does_not_list_are_refused(
+    owner: Any, make_terms: Make
+) -> None:
+    for fields in ({"means": ("sex",)}, {"means": ("name",)}, {"histograms": ("patient",)}):
+        terms = statistical(owner, make_terms, **fields)
+        assert refused(lambda terms=terms: owner.open().enrol(terms)) is Refusal.QUERY
+    assert owner.entries() == []
+
+
+def test_statistics_by_another_schema_or_of_no_table_are_refused(
+    owner: Any, make_terms: Make
+) -> None:
+    owner.change(queries=["statistics"])
+    images = {"query": SEXES, "model": NO_MODEL, "classes": 1}
+    assert refused(lambda: owner.open().enrol(make_terms(**images))) is Refusal.SCHEMA
+    terms = statistical(owner, make_terms, histograms=("sex",), schema="0" * 64)
+    assert refused(lambda: owner.open().enrol(terms)) is Refusal.SCHEMA
+
+
+def test_a_policy_for_evaluations_allows_no_statistics(owner: Any, make_terms: Make) -> None:
+    terms = statistical(owner, make_terms, histograms=("sex",))
+    owner.change(queries=["evaluation"])
+    assert refused(lambda: owner.open().enrol(terms)) is Refusal.QUERY

@@ -91,7 +91,18 @@ def test_a_misspelt_key_is_told_the_nearest_right_one(tmp_path: Path) -> None:
         load_settings(path)
 
 
-@pytest.mark.parametrize("key", ["terms", "state", "test_data"])
+def test_test_data_may_only_be_left_out_if_clients_records_measure_the_model(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ValueError, match="test_data is missing: name public data"):
+        load_settings(written(tmp_path, test_data=None))
+    measured = {"every": 5, "noise_multiplier": 3.0, "metrics": ["accuracy"]}
+    read = load_settings(written(tmp_path, test_data=None, evaluation=measured))
+    assert read.evaluation is not None
+    assert read.evaluation.metrics == ("accuracy",)
+
+
+@pytest.mark.parametrize("key", ["terms", "state"])
 def test_what_is_required_is_named(tmp_path: Path, key: str) -> None:
     with pytest.raises(ValueError, match=f"lacks '{key}'"):
         load_settings(written(tmp_path, **{key: None}))
