@@ -27,6 +27,7 @@ from coinflower.flower_internals.long_records import LongRecord, read_object
 
 NODE_UNAVAILABLE = ErrorCode.NODE_UNAVAILABLE
 HANDLER_FAILED = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+NEVER_ARRIVED = ErrorCode.MESSAGE_UNAVAILABLE
 
 
 class MalformedError(Exception):
@@ -61,7 +62,7 @@ def lost_reply(message_id: str, reason: str) -> Message:
         ttl=0,
         message_type="query",
     )
-    return make_message(metadata=metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, reason))
+    return make_message(metadata=metadata, error=Error(NEVER_ARRIVED, reason))
 
 
 def has_object_id(content: Buffer, object_id: str) -> bool:

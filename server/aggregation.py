@@ -11,6 +11,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message
 
 from coinflower.accounting.errors import UserError
+from coinflower.flower_internals.messages import NEVER_ARRIVED
 from coinflower.learning import FixedPoint, Randomness, add_noise, fine_cell
 from coinflower.learning.noise import LARGEST_COUNT, lattice_cell
 from coinflower.protocol import messages
@@ -20,6 +21,11 @@ from coinflower.server.checkpoint import Vector
 logger = logging.getLogger("coinflower.server")
 
 _ROUNDING = 1e-3
+# A client may put any text beside an error, so these are ours.
+_ERRORS = {
+    NEVER_ARRIVED: "its answer was announced but did not arrive in time; if this happens often, "
+    "its line is too slow for upload_seconds and reply_seconds",
+}
 
 
 class Replies(ABC):
@@ -47,7 +53,7 @@ class Replies(ABC):
             if node not in self._asked or node in self.answered:
                 raise ValueError("not asked for")
             if reply.has_error():
-                raise ValueError(f"error {reply.error.code}")
+                raise ValueError(_ERRORS.get(reply.error.code, f"error {reply.error.code}"))
             content = self._take(node, reply.content.config_records[messages.ANSWER])
         except (KeyError, ValueError) as problem:
             logger.warning("Dropped what client %d sent: %s.", node, problem)

@@ -292,7 +292,11 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
     journal.status("waiting")
     initial = ArrayRecord({messages.VECTOR: Array(flatten_parameters(model).numpy())})
     result = strategy.start(
-        PromptGrid(grid, poll_interval=settings.poll_seconds),
+        PromptGrid(
+            grid,
+            poll_interval=settings.poll_seconds,
+            object_patience=settings.upload_seconds,
+        ),
         initial,
         num_rounds=terms.rounds,
         timeout=settings.reply_seconds,

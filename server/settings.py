@@ -72,6 +72,8 @@ class Settings:
         no_other_clients: Nobody else will come: the run ends as soon as too many of them refuse.
         patience_seconds: How long to wait for them before giving up.
         reply_seconds: How long a client may take to answer.
+        upload_seconds: How long an answer may be under way once a client has begun to send it,
+            within ``reply_seconds``; the others' answers are read after it.
         poll_seconds: Pause between two checks for replies; stock Flower's is 3.
         round_seconds: From the beginning of a round to that of the next, so that other clients
             cannot tell from the length of a round who takes part; None begins it as soon as
@@ -102,6 +104,7 @@ class Settings:
     no_other_clients: bool = False
     patience_seconds: Positive = 300.0
     reply_seconds: Positive = 60.0
+    upload_seconds: Positive = 20.0
     poll_seconds: Positive = 0.05
     round_seconds: Positive | None = None
     enough_share: Probability | None = None

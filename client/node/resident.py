@@ -208,7 +208,7 @@ class ResidentNode:
         self._eager_until = time.monotonic() + _EAGER_SECONDS
 
     def _handle(self, link: Link, arrival: Arrival) -> None:
-        message = arrival.message
+        message, came = arrival.message, time.monotonic()
         try:
             message.content = self._insist(lambda: link.fetch(arrival))
         except LostMessageError:
@@ -216,8 +216,23 @@ class ResidentNode:
         else:
             with self._company.handling():
                 reply = self._handler.answer(message, self.node_id or 0)
+        answered = time.monotonic()
         self._insist(lambda: link.reply(reply))
+        self._tell_lateness(message, came, answered)
         self._forget_previous(link, message)
+
+    def _tell_lateness(self, message: Message, came: float, answered: float) -> None:
+        """Tell the owner if an answer cannot have counted: the line may be too slow for it."""
+        now, patience = time.monotonic(), message.metadata.ttl
+        if now - came > patience:
+            self._log.warning(
+                "An answer came too late: it was sent %.0f s after the question, of which sending "
+                "took %.0f s, and the server waits for %.0f s. If this happens often, ask its "
+                "operator for longer reply_seconds and upload_seconds.",
+                now - came,
+                now - answered,
+                patience,
+            )
 
     def _forget_previous(self, link: Link, message: Message) -> None:
         """Let the SuperLink drop the previous message of the same run.

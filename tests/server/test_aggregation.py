@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error, MetricRecord, RecordDict
 
+from coinflower.flower_internals.messages import NEVER_ARRIVED
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.server.aggregation import RunningSum, largest_norm
@@ -95,6 +96,16 @@ def test_a_second_answer_does_not_count(caplog: pytest.LogCaptureFixture) -> Non
     assert total.total.tolist() == [1, 1]
     assert total.answered == {5}
     assert "Dropped what client 5 sent: not asked for." in caplog.text
+
+
+def test_an_answer_that_did_not_arrive_in_time_is_told_in_words_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    total = summing(2, [5])
+    total.add(reply(5, Error(NEVER_ARRIVED, "a client's text")))
+    assert total.dropped == {5}
+    assert "client 5 sent: its answer was announced but did not arrive in time" in caplog.text
+    assert "a client's text" not in caplog.text
 
 
 def test_the_error_of_a_client_is_logged_by_its_number_only(

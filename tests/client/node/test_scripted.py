@@ -158,3 +158,26 @@ def test_a_silent_network_does_not_delay_the_stop(
             assert silent.wait(PATIENCE)
     assert silent.wait(PATIENCE)
     release.set()
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(59.0, False), (61.0, True)])
+def test_an_answer_that_comes_too_late_is_told_to_the_owner(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seconds: float, told: bool
+) -> None:
+    clock = [0.0]
+
+    class SlowLink(ScriptedLink):
+        def reply(self, reply: Message) -> None:
+            clock[0] += seconds
+            super().reply(reply)
+
+    link = SlowLink([_message("one")])
+    node, stop = _scripted_node(link, echo_app(), monkeypatch)
+    real = time.monotonic
+    monkeypatch.setattr("coinflower.client.node.resident.time.monotonic", lambda: real() + clock[0])
+    with running(node, stop=stop):
+        wait_until(lambda: link.replies)
+        wait_until(lambda: not node._in_hand)
+    assert ("An answer came too late" in caplog.text) == told
+    if told:
+        assert "sending took 61 s, and the server waits for 60 s" in caplog.text
