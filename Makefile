@@ -41,7 +41,7 @@ test-hosts: install
 # Mutated messages and files against everything that parses them, SECONDS for each kind.
 fuzz: SECONDS ?= 60
 fuzz: install
-	for kind in texts files client server; do \
+	for kind in texts files client server notary; do \
 		PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_run.py $$kind -max_total_time=$(SECONDS) || exit 1; \
 	done
 

@@ -19,6 +19,7 @@ from coinflower.server.grid import Pending, PromptGrid
 from coinflower.server.masked.notaries import Notaries
 from coinflower.server.masked.vouching import Vouching
 from coinflower.server.questions import question
+from coinflower.server.room import Room
 
 logger = logging.getLogger("coinflower.server")
 
@@ -128,15 +129,16 @@ class Roster:
 
     @property
     def _no_room(self) -> str:
+        ring = ", or than the ring of the terms holds" if self._terms.mode.masks_sums else ""
         return (
             "The declared sizes of all clients add up to more than largest_total_size = "
-            f"{self._sizes.together}."
+            f"{self._sizes.together}{ring}."
         )
 
     def _split(self) -> tuple[dict[int, int], list[int]]:
         """Return the sizes of the nodes that are there and fit, and the nodes that do not."""
         fitting: dict[int, int] = {}
-        left_over, room = [], self._sizes.together
+        left_over, room = [], Room(self._terms, self._sizes.together)
         if self.notaries.missing:
             return {}, []
         for node, size in self._declared.items():
@@ -144,9 +146,8 @@ class Roster:
                 continue
             if not self._vouching.is_complete(node):
                 continue
-            if size <= room:
+            if room.takes(size):
                 fitting[node] = size
-                room -= size
             else:
                 left_over.append(node)
         return fitting, left_over

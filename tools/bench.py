@@ -29,6 +29,7 @@ BENCHMARKS = (
     "tools.bench_accounting",
     "tools.bench_clipped",
     "tools.bench_large_batches",
+    "tools.bench_masked",
     "tools.bench_models",
     "tools.bench_noise",
     "tools.bench_persons",

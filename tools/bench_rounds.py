@@ -64,6 +64,11 @@ def _at_least(measure: str, value: float, limit: float) -> dict[str, Any]:
     }
 
 
+def seconds_per_round(*, clients: int, rounds: int, extra: tuple[str, ...]) -> float:
+    """Return the mean seconds per round of a federation of the command line."""
+    return _federation(clients=clients, rounds=rounds, p=0.5, block=1, extra=extra)[0]
+
+
 def _federation(
     *, clients: int, rounds: int, p: float, block: int, extra: tuple[str, ...] = ()
 ) -> tuple[float, float]:

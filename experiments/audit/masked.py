@@ -84,6 +84,11 @@ def make_notary(folder: Path, owners: Iterable[ec.EllipticCurvePublicKey]) -> No
     return Notary(_KEY, Record.open(path, name), lambda: allowed)
 
 
+def vouched(participant: Participant, terms: Terms) -> bytes:
+    """Return what the notary says of the ledger of a client that has enrolled: nothing yet."""
+    return write_voucher(participant.request(terms), terms.hash, NO_TOKEN, _KEY)
+
+
 def differences(participant: Participant, terms: Terms, weights: bytes) -> npt.NDArray[np.float32]:
     """Return what is left of each message of a client when the one after it is subtracted.
 
@@ -95,7 +100,7 @@ def differences(participant: Participant, terms: Terms, weights: bytes) -> npt.N
         weights: The model that it is asked about in each, as it travels.
     """
     assert terms.ring_bits is not None
-    voucher = write_voucher(participant.request(terms), terms.hash, NO_TOKEN, _KEY)
+    voucher = vouched(participant, terms)
     sent = []
     for round_ in range(1, terms.rounds + 1):
         numbers, _ = participant.masked_sum(terms, round_, weights, voucher)

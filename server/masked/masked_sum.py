@@ -71,11 +71,24 @@ def require_ring(terms: Terms, sizes: Collection[int]) -> None:
     Raises:
         ValueError: It might not.
     """
-    longest = [terms.longest_sum(size) for size in sizes]
-    clients = max(1, len(longest))
-    needed = terms.noise_shares.ring_bits(clients=clients, longest=sum(longest) / clients)
-    if needed > (terms.ring_bits or 0):
+    if not ring_holds(terms, len(sizes), sum(map(terms.longest_sum, sizes))):
         raise UserError(
-            f"ring_bits = {terms.ring_bits} is too few for the sum of {clients} clients with "
-            f"{sum(sizes)} records in all: let the terms have ring_bits = {needed}, or a cap."
+            f"ring_bits = {terms.ring_bits} is too few for the sum of {len(sizes)} clients with "
+            f"{sum(sizes)} records in all: let the terms have more bits, or a cap."
         )
+
+
+def ring_holds(terms: Terms, clients: int, length: float) -> bool:
+    """Return whether the ring of the terms is sure to hold a sum.
+
+    Args:
+        terms: Terms of mode masked.
+        clients: How many clients are in it.
+        length: What their sums may be long together, in clip norms.
+    """
+    clients = max(1, clients)
+    try:
+        needed = terms.noise_shares.ring_bits(clients=clients, longest=length / clients)
+    except UserError:
+        return False
+    return needed <= (terms.ring_bits or 0)

@@ -152,8 +152,14 @@ def test_nothing_is_charged_before_every_notary_has_vouched(
         with pytest.raises(UnansweredError):
             participant.masked_sum(terms, 1, weights, vouchers)
     assert not owner.entries("charge")
-    participant.masked_sum(terms, 1, weights, write_voucher(request, terms.hash, NO_TOKEN, KEY))
+    voucher = write_voucher(request, terms.hash, NO_TOKEN, KEY)
+    with pytest.raises(UnansweredError, match="are missing"):
+        participant.masked_sum(terms, 1, weights, voucher + voucher)
+    participant.masked_sum(terms, 1, weights, voucher)
     participant.masked_sum(terms, 2, weights, None)  # once vouched for is enough
+    participant.request(terms)
+    with pytest.raises(UnansweredError):  # once for each enrolment
+        participant.masked_sum(terms, 3, weights, voucher)
 
 
 def test_a_ledger_that_lacks_what_a_notary_has_seen_stops(

@@ -11,6 +11,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
+from coinflower.accounting.ledger.echo import NO_TOKEN
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.rows import chained
 from coinflower.client.app import app
@@ -23,6 +24,9 @@ from coinflower.client.node.link import (
 )
 from coinflower.client.node.polling_group import PollingGroup
 from coinflower.client.node.resident import ResidentNode
+from coinflower.masking.masks import lifted, numbers_from_bytes, sum_of_masks
+from coinflower.masking.tickets import Occasion, Ticket
+from coinflower.masking.vouchers import write_voucher
 from coinflower.protocol import messages
 from coinflower.protocol.messages import FAILURE_REASON, vector_from_bytes
 from coinflower.protocol.modes import Mode
@@ -30,12 +34,12 @@ from coinflower.protocol.policy import Refusal
 from coinflower.protocol.terms import Terms
 from tests.fuzz.fuzz_wire import Wire, body_of, framed, object_id
 from tests.support.builders import make_owner, make_terms
+from tests.support.notaries import KEY
 
 SAMPLES, CLASSES = 12, 3
 LENGTH = 4 * CLASSES + CLASSES
 KINDS = ("query.enrol", "query.invite", "train.gradient", "query.other", "train")
-# Without a notary's voucher, mode masked charges and answers nothing: there is nothing to check.
-MODES = tuple(mode for mode in Mode if mode.is_private and not mode.masks_sums)
+MODES = tuple(mode for mode in Mode if mode.is_private)
 DECLARED = (UnreachableError, ForgottenError, RejectedError, LostMessageError)
 
 
@@ -118,14 +122,19 @@ class Client:
         while self._coin(terms, self._fresh[mode]) is not None:
             self._fresh[mode] += 1
         weights = rest[: 4 * LENGTH].ljust(4 * LENGTH, b"\0")
+        vouchers = self._vouchers(terms, rest)
         before = self._count()
-        question = _question(terms, round=self._fresh[mode], weights=weights)
+        question = _question(terms, vouchers, round=self._fresh[mode], weights=weights)
         self._send("train.gradient", question)
         answer = self._reply()
         self._check(answer, question[1])
+        if vouchers == rest and terms.mode.masks_sums:
+            assert answer is None, "a client believed vouchers that no notary made"
+            assert self._count() == before, "a client charged without a voucher"
+            return
         if answer is not None and terms.mode.client_adds_noise:
-            # Noise of this size is longer than all samples together but once in 10¹² times.
-            noisy = np.frombuffer(answer[messages.SUM], "<f4")
+            # Noise of this size is longer than all samples together but once in 10¹¹ times.
+            noisy = _unmasked(answer, terms, self._fresh[mode])
             assert np.linalg.norm(noisy) > SAMPLES, "a sum left without its noise"
         if np.isfinite(np.frombuffer(weights, "<f4")).all():
             coin = self._coin(terms, self._fresh[mode])
@@ -134,6 +143,18 @@ class Client:
         else:
             assert answer is None
             assert self._count() == before, "an unusable model was charged"
+
+    def _vouchers(self, terms: Terms, rest: bytes) -> bytes:
+        """Return what the notary says of the ledger; for every second input, the input itself."""
+        if not terms.mode.masks_sums:
+            return b""
+        self._send("query.enrol", _question(terms))
+        answer = self._reply()
+        assert answer is not None
+        self._follow_chain()
+        if rest[:1] > b"\x7f":
+            return rest
+        return write_voucher(answer[messages.REQUEST], terms.hash, NO_TOKEN, KEY)
 
     def _send(self, kind: str, contents: list[bytes]) -> None:
         self._wire.offer(kind, contents)
@@ -183,7 +204,7 @@ class Client:
         if messages.SUM in answer:
             vector = vector_from_bytes(answer[messages.SUM], len(answer[messages.SUM]) // 4)
             assert self._added.count("answer") == 1, "an answer left that the ledger does not know"
-            assert np.linalg.norm(vector) < 1e4
+            assert messages.TICKET in answer or np.linalg.norm(vector) < 1e4
         else:
             assert all(isinstance(coin, bool) for coin in answer[messages.COINS])
         if question is not None:
@@ -232,10 +253,25 @@ def _terms(mode: Mode) -> Terms:
     return make_terms(mode, noise_multiplier=50.0, rounds=100_000, model=model, classes=CLASSES)
 
 
-def _question(terms: Terms, **fields: Any) -> list[bytes]:
+def _question(terms: Terms, vouchers: bytes = b"", **fields: Any) -> list[bytes]:
     record = ConfigRecord({messages.TERMS: terms.to_json(), **fields})
-    content = RecordDict({messages.ASK: record})
-    return [content.deflate(), record.deflate()]
+    beside = ConfigRecord({messages.ECHO: NO_TOKEN, messages.VOUCHERS: vouchers})
+    content = RecordDict({messages.ASK: record, messages.ECHO: beside})
+    return [content.deflate(), record.deflate(), beside.deflate()]
+
+
+def _unmasked(answer: dict[str, Any], terms: Terms, round_: int) -> Any:
+    """Return the numbers of an answer, as a notary that conspires with the server reads them."""
+    if messages.TICKET not in answer:
+        return np.frombuffer(answer[messages.SUM], "<f4")
+    assert terms.ring_bits is not None
+    occasion = Occasion.of(terms, round_)
+    seed = Ticket.from_bytes(answer[messages.TICKET], occasion).seed(occasion, KEY)
+    numbers = numbers_from_bytes(answer[messages.SUM], LENGTH, terms.ring_bits)
+    under = lifted(numbers - sum_of_masks([seed], LENGTH, terms.ring_bits))
+    noisy = under * terms.noise_shares.cell
+    assert np.linalg.norm(noisy) < 1e4, "the ticket does not fit the mask"
+    return noisy
 
 
 def _make_owner(path: Path) -> Path:

@@ -1,7 +1,8 @@
-"""Files that a crash, a bad disk or somebody else may have changed: ledgers, checkpoints, keys."""
+"""Files that a crash, a bad disk or somebody else changed: ledgers, checkpoints, keys, records."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,10 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.mechanism import Round
 from coinflower.client.node.private_key import load_private_key
 from coinflower.deploy.keys.key_files import load_public_key
+from coinflower.deploy.machines.notary_folder import NotaryFolder
+from coinflower.notary.record import Record
+from coinflower.protocol.notary_key import notary_key
+from coinflower.protocol.objections import ObjectionError
 from coinflower.server.checkpoint import Checkpoint, CheckpointFolder
 
 ROUND = Certified(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
@@ -59,11 +64,21 @@ class Files:
         public = key.public_key().public_bytes(
             serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         )
+        notary = NotaryFolder(self._sound / "notary")
+        notary.create()
+        self._notary = notary.public_key
+        record = notary.open_record()
+        for round_ in (1, 2):
+            _note_opening(record, round_)
+        record.close()
+        self._record = (notary.path / "record.db").read_bytes()
         self._readers: list[Callable[[bytes], None]] = [
             self._open_ledger,
             self._load_checkpoint,
             self._load_used_rounds,
             self._load_keys,
+            self._open_record,
+            self._load_notary,
         ]
         self.seeds = [
             bytes([0, 0, 0, 100, 1, 0xFF]),
@@ -73,6 +88,11 @@ class Files:
             b"\2" + (self._sound / "used-rounds.json").read_bytes(),
             b"\3" + private,
             b"\3" + public,
+            bytes([4, 0, 0, 100, 1, 0xFF]),
+            bytes([4, 0, 64, 0, 2, 1, 2]),
+            bytes([4, 0, 48, 0, 0]),
+            b"\5" + notary.public_file.read_bytes(),
+            b"\5" + (notary.path / "notary.key").read_bytes(),
         ]
 
     def __call__(self, data: bytes) -> None:
@@ -83,7 +103,7 @@ class Files:
             self._readers[data[0] % len(self._readers)](data[1:])
 
     def _open_ledger(self, edits: bytes) -> None:
-        content = _edited(self._ledger, edits)
+        content = edited(self._ledger, edits)
         path = self._work / "ledger.db"
         path.write_bytes(content)
         try:
@@ -128,8 +148,45 @@ class Files:
             except ValueError:
                 continue
 
+    def _open_record(self, edits: bytes) -> None:
+        path = self._work / "record.db"
+        path.write_bytes(edited(self._record, edits))
+        try:
+            record = Record.open(path, self._notary)
+        except ValueError:
+            return
+        try:
+            _note_opening(record, 3)
+            assert record.opened()[-1].last_round == 3
+            _note_opening(record, 3)
+        except ObjectionError:
+            return
+        finally:
+            record.close()
+        raise AssertionError("a round was opened twice")
 
-def _edited(content: bytes, edits: bytes) -> bytes:
+    def _load_notary(self, content: bytes) -> None:
+        folder = NotaryFolder(self._work)
+        for name in ("notary.pub", "notary.key"):
+            (self._work / name).write_bytes(content)
+            (self._work / name).chmod(0o600)
+        with contextlib.suppress(ValueError):
+            assert len(notary_key("notary.pub", self._work)) == 64
+        with contextlib.suppress(ValueError):
+            folder.load_key()
+
+
+def _note_opening(record: Record, round_: int) -> None:
+    record.note_opening(
+        terms="ab" * 32,
+        experiment="trial",
+        round_=round_,
+        seeds=[bytes([round_, each]) * 16 for each in range(3)],
+        tokens={bytes([each]) * 32: bytes([each]) * 84 for each in range(3)},
+    )
+
+
+def edited(content: bytes, edits: bytes) -> bytes:
     """Apply (three bytes of offset, length, bytes)*; length 0 cuts the file off there."""
     changed = bytearray(content)
     while len(edits) >= 4:

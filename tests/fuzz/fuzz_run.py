@@ -24,6 +24,7 @@ TARGETS = {
     "files": ("tests.fuzz.fuzz_files", "Files"),
     "client": ("tests.fuzz.fuzz_client", "Client"),
     "server": ("tests.fuzz.fuzz_server", "Server"),
+    "notary": ("tests.fuzz.fuzz_notary", "Notary"),
 }
 _FOLDER = "COINFLOWER_FUZZ_FOLDER"
 _OURS = ["coinflower", "tomllib", "json"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,20 +15,33 @@ from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
 from flwr.supercore.task_identity import TaskIdentity
 
 from coinflower.flower_internals import runtime
+from coinflower.masking.answers import prove_answer
+from coinflower.masking.sealing import public_bytes
+from coinflower.masking.tickets import Occasion
+from coinflower.masking.vouchers import VOUCHER_BYTES, write_request
 from coinflower.protocol import messages
+from coinflower.protocol.modes import Mode
+from coinflower.protocol.objections import ObjectionError
 from coinflower.server.aggregation import RunningSum
 from coinflower.server.grid import PromptGrid
 from coinflower.server.invitations import _Block
+from coinflower.server.masked.masked_sum import MaskedSum
+from coinflower.server.masked.notaries import Asked, Notaries
+from coinflower.server.masked.opening import Opening
+from coinflower.server.masked.vouching import Vouching, _Sent
 from coinflower.server.roster import Roster
 from tests.fuzz.fuzz_wire import body_of, framed, metadata, object_id, stored, tree_of
 from tests.support.builders import make_http_grid, make_terms
+from tests.support.notaries import KEY, NOTARY
 
 LENGTH, SIZE = 15, 12
 EVIL, HONEST = 7, 8
 TERMS = make_terms(rounds_per_invitation=2)
 # As long as real ones: a client cannot guess what another was asked.
 ASKED = [object_id(b"first"), object_id(b"second")]
-KINDS = ("enrol", "invite", "gradient")
+KINDS = ("enrol", "invite", "gradient", "masked", "opened", "vouched")
+MASKED = make_terms(Mode.MASKED)
+OCCASION = Occasion.of(MASKED, 1)
 
 
 class Server:
@@ -46,6 +60,16 @@ class Server:
             {messages.ENROLLED: True, messages.DECLARED_SIZE: SIZE, messages.REASON: ""},
             {messages.COINS: [True, False]},
             {messages.SUM: vector.tobytes()},
+        ]
+        self._asked = Asked(occasion=OCCASION, content=b"tickets")
+        masks = bytes(range(4 * LENGTH))
+        self._request = write_request(bytes(32), bytes(16), public_bytes(KEY))
+        self._requested = Asked(occasion=Occasion.of(MASKED, 0), content=2 * self._request)
+        vouchers = 2 * (bytes(84) + b"a proof that its client would read")[:VOUCHER_BYTES]
+        self._honest += [
+            {messages.SUM: masks, messages.TICKET: bytes(OCCASION.ticket_bytes)},
+            {messages.OPENED: True, messages.MASKS: masks, **_proved(self._asked, masks)},
+            {messages.VOUCHERS: vouchers, **_proved(self._requested, vouchers)},
         ]
         self._vector = vector
         self.seeds = []
@@ -110,6 +134,54 @@ class Server:
         assert np.linalg.norm(total.total - self._vector) <= SIZE * 1.01
         if EVIL not in total.answered:
             assert np.allclose(total.total, self._vector, atol=1e-9)
+
+    def _masked(self, grid: PromptGrid, replies: list[Message]) -> None:
+        del grid
+        total = MaskedSum(MASKED, LENGTH, {EVIL: SIZE, HONEST: SIZE})
+        for reply in replies:
+            total.add(reply)
+        assert HONEST in total.answered
+        assert set(total.tickets) == set(total.answered)
+        assert {len(ticket) for ticket in total.tickets.values()} == {OCCASION.ticket_bytes}
+
+    def _opened(self, grid: PromptGrid, replies: list[Message]) -> None:
+        """Of two that say they are the notary, only what it proved itself is believed."""
+        notaries = _claimed()
+        opening = Opening(grid, MASKED, notaries, 60.0, lambda _: None)
+        believed = set()
+        for reply in replies:
+            with contextlib.suppress(ObjectionError):
+                believed.add(opening._masks_in(reply, self._asked, LENGTH).tobytes())
+        assert believed == {self._honest[4][messages.MASKS]}
+
+    def _vouched(self, grid: PromptGrid, replies: list[Message]) -> None:
+        vouching = Vouching(grid, MASKED, _claimed(), 60.0)
+        for node in (EVIL, HONEST):
+            vouching.request(node, self._request)
+        sent = _Sent(
+            **vars(self._requested),
+            notary=NOTARY,
+            node=HONEST,
+            requests={EVIL: self._request, HONEST: self._request},
+            pending=SimpleNamespace(poll=lambda: replies),  # type: ignore[arg-type]
+        )
+        assert vouching._take(sent) == []
+        told = self._honest[5][messages.VOUCHERS]
+        assert isinstance(told, bytes)
+        for node, part in ((EVIL, told[:VOUCHER_BYTES]), (HONEST, told[VOUCHER_BYTES:])):
+            assert vouching.vouchers(node) == part
+
+
+def _claimed() -> Notaries:
+    notaries = Notaries(MASKED)
+    for node in (EVIL, HONEST):
+        notaries.note(node, NOTARY)
+    return notaries
+
+
+def _proved(asked: Asked, told: bytes) -> dict[str, Any]:
+    asker = public_bytes(asked.asker)
+    return {messages.PROOF: prove_answer(asked.occasion, asked.content, told, KEY, asker)}
 
 
 class _Runtime:

@@ -17,7 +17,7 @@ from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import Terms
 from coinflower.server.settings import load_settings
 from tests.support import tables
-from tests.support.builders import policy_fields, terms_fields
+from tests.support.builders import make_terms, policy_fields, terms_fields
 
 TERMS = terms_fields(Mode.UNTRUSTED) | {"mode": "untrusted"}
 POLICY = policy_fields(
@@ -39,7 +39,7 @@ class Texts:
         free = {**TERMS, "mode": "none", "clip_norm": "infinite", "noise_multiplier": 0}
         written = [
             [json.dumps({**TERMS, "mode": str(mode), **cap}) for mode in Mode for cap in CAPS]
-            + [json.dumps(free)],
+            + [json.dumps(free), make_terms(Mode.MASKED).to_json()],
             [tomli_w.dumps(POLICY)],
             [tomli_w.dumps(SETTINGS)],
             [tables.SCHEMA],

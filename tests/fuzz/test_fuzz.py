@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from coinflower.client import participant
+from coinflower.notary.record import Record
 from coinflower.protocol.modes import Mode
 from tests.fuzz.fuzz_client import MODES, Client
+from tests.fuzz.fuzz_notary import Notary
 
 pytest.importorskip("atheris", reason="atheris has no wheel for this platform")
 
 HERE = Path(__file__).parent
-RUNS = {"texts": 80_000, "files": 10_000, "client": 8_000, "server": 10_000}
+RUNS = {"texts": 80_000, "files": 10_000, "client": 8_000, "server": 10_000, "notary": 5_000}
 
 
 def fuzz(target: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -52,6 +54,16 @@ def test_a_client_that_forgets_its_noise_is_noticed(
     asked_in_untrusted_mode = target.seeds[MODES.index(Mode.UNTRUSTED)]
     with pytest.raises(AssertionError, match="without its noise"):
         target(asked_in_untrusted_mode)
+
+
+def test_a_notary_that_forgets_what_it_opened_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Notary(tmp_path)
+    target(target.seeds[0])
+    monkeypatch.setattr(Record, "note_opening", lambda *_, **__: None)
+    with pytest.raises(AssertionError, match="opened"):
+        target(target.seeds[0])
 
 
 def test_the_fuzzer_notices_a_promise_that_is_broken(tmp_path: Path) -> None:

@@ -58,6 +58,29 @@ def test_a_damaged_record_is_refused_and_kept(path: Path, content: bytes) -> Non
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize("mark", ["application_id = 7", "user_version = 2"])
+def test_a_sound_file_that_is_no_record_of_this_version_is_refused(path: Path, mark: str) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA {mark}")
+    with pytest.raises(ValueError, match="not a record of this version"):
+        Record.open(path, NOTARY)
+
+
+def test_a_clock_that_is_set_back_changes_nothing_about_what_was_opened(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record.open(path, NOTARY)
+    note(record, 2)
+    monkeypatch.setattr("coinflower.notary.record._now", lambda: "1970-01-01T00:00:00.000+00:00")
+    for round_ in (1, 2):
+        with pytest.raises(ObjectionError) as caught:
+            note(record, round_)
+        assert caught.value.objection is Objection.ROUND
+    note(record, 3)
+    (found,) = record.opened()
+    assert (found.rounds, found.last_round) == (2, 3)
+
+
 def test_another_file_in_its_place_is_noticed_before_anything_is_opened(path: Path) -> None:
     record = Record.open(path, NOTARY)
     note(record, 1)

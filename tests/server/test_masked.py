@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import Error, Message
+from scipy import stats
 
 from coinflower.learning import Update
 from coinflower.masking.sealing import public_bytes
@@ -171,6 +172,21 @@ def test_without_a_notary_no_client_is_asked_for_anything(federation: Make) -> N
     assert not fed.grid.sent("gradient")
 
 
+def test_a_notary_that_is_killed_before_its_answer_leaves_costs_one_round(federation: Make) -> None:
+    fed = federation(Mode.MASKED, sizes=FOUR, rounds=4)
+
+    def interfere(message: Message, deliver: Deliver) -> Message | None:
+        reply = deliver()
+        lost = kind_of(message) == "open" and round_of(message) == 2
+        return None if lost else reply
+
+    fed.grid.interfere = interfere
+    fed.run(timeout=0.1)
+    assert [event.round for event in fed.grid.sent("open")] == [1, 2, 3, 4]
+    assert (opened(fed), len(fed.reports)) == (4, 4)
+    assert all(len(fed.entries(node, "charge")) == 4 for node in fed.nodes)
+
+
 def test_a_node_that_only_says_it_is_the_notary_is_found_out(
     federation: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -301,6 +317,61 @@ def test_a_client_with_a_false_ticket_voids_one_round_and_is_left_out(
     assert "Client 1002 stays away: A notary refused this client's ticket." in caplog.text
 
 
+def test_a_client_that_hands_in_the_ticket_of_another_opens_nothing_and_is_left_out(
+    federation: Make,
+) -> None:
+    fed = federation(Mode.MASKED, sizes=FOUR, threshold=3, rounds=4)
+    first: dict[int, Any] = {}
+
+    def interfere(message: Message, deliver: Deliver) -> Message | None:
+        reply = deliver()
+        if kind_of(message) == "gradient" and message.metadata.dst_node_id in (1000, 1001):
+            answer = reply.content.config_records[messages.ANSWER]
+            ticket = first.setdefault(round_of(message), answer[messages.TICKET])
+            answer[messages.TICKET] = ticket  # that of 1000, which is asked first
+        return reply
+
+    fed.grid.interfere = interfere
+    fed.run()
+    assert opened(fed) == 3
+    assert rounds_sent(fed, "gradient")[1001] == [1]
+
+
+def test_a_sum_that_is_far_too_long_spoils_the_model_and_nothing_else(federation: Make) -> None:
+    fed = federation(Mode.MASKED, sizes=FOUR, rounds=3)
+
+    def interfere(message: Message, deliver: Deliver) -> Message | None:
+        reply = deliver()
+        if kind_of(message) == "gradient" and message.metadata.dst_node_id == 1003:
+            answer = reply.content.config_records[messages.ANSWER]
+            numbers = np.frombuffer(bytes(answer[messages.SUM]), "<u4")  # type: ignore[arg-type]
+            answer[messages.SUM] = (numbers + np.uint32(2**30)).tobytes()
+        return reply
+
+    fed.grid.interfere = interfere
+    assert np.isfinite(fed.run()).all()
+    assert opened(fed) == stepped(fed) == 3
+
+
+def test_clients_that_declare_more_than_the_ring_holds_are_left_out(federation: Make) -> None:
+    fed = federation(
+        Mode.MASKED, sizes=(*FOUR, 12, 12), threshold=3, rounds=3, q=1.0, noise_multiplier=1.0
+    )
+
+    def interfere(message: Message, deliver: Deliver) -> Message | None:
+        reply = deliver()
+        if kind_of(message) == "enrol" and message.metadata.dst_node_id in (1000, 1002):
+            reply.content.config_records[messages.ANSWER][messages.DECLARED_SIZE] = 9_000_000
+        return reply
+
+    fed.grid.interfere = interfere
+    fed.run(expected_clients=4)
+    assert opened(fed) == 3
+    asked = rounds_sent(fed, "gradient")
+    assert asked[1002] == []
+    assert asked[1003] == asked[1005] == [1, 2, 3]
+
+
 def test_a_client_that_the_notary_does_not_allow_stays_out_until_it_does(federation: Make) -> None:
     fed = federation(Mode.MASKED, sizes=FOUR, threshold=3, rounds=3)
     keys = signing_keys(fed.grid.policies.values())
@@ -358,6 +429,38 @@ def test_a_server_that_asks_twice_or_swaps_rounds_is_told_nothing(federation: Ma
         assert messages.MASKS not in told
         assert told[messages.REASON] in {Objection.ROUND.value, Objection.TICKETS.value}
     assert opened(fed) == 3
+
+
+@pytest.mark.parametrize("lie", ["names one that sent nothing", "leaves one out"])
+def test_a_sum_of_others_than_those_whose_tickets_are_opened_stays_masked(
+    federation: Make, lie: str
+) -> None:
+    fed = federation(Mode.MASKED, sizes=FOUR, threshold=3, rounds=1)
+    sums: list[Any] = []
+    tickets: list[bytes] = []
+
+    def interfere(message: Message, deliver: Deliver) -> Message | None:
+        reply = deliver()
+        if kind_of(message) == "gradient":
+            answer = reply.content.config_records[messages.ANSWER]
+            sums.append(np.frombuffer(bytes(answer[messages.SUM]), "<u4"))  # type: ignore[arg-type]
+            tickets.append(bytes(answer[messages.TICKET]))  # type: ignore[arg-type]
+            return None
+        return reply
+
+    fed.grid.interfere = interfere
+    fed.run(timeout=0.1)
+    named = tickets if lie.startswith("names") else tickets[:3]
+    added = sums[:3] if lie.startswith("names") else sums
+    notary = fed.grid.notaries[NOTARY_NODE]
+    masks = np.frombuffer(notary.open(fed.terms, 1, len(sums[0]), b"".join(named)), "<u4")
+    left = np.sum(added, axis=0, dtype=np.uint32) - masks
+    # All of the ring is used alike: 16 boxes, false alarm 1e-6.
+    boxes = np.bincount(left >> 28, minlength=16)
+    assert stats.chisquare(boxes).pvalue > 1e-6
+    whole = np.sum(sums, axis=0, dtype=np.uint32)
+    if named == tickets:
+        assert stats.chisquare(np.bincount((whole - masks) >> 28, minlength=16)).pvalue < 1e-6
 
 
 def test_a_server_whose_state_is_older_than_the_notary_s_stops(federation: Make) -> None:
