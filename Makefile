@@ -34,7 +34,7 @@ test-tools: install
 test-compose: install
 	$(BIN)/pytest -x --timeout=1800 -m compose tests/compose
 
-# Four hosts in network namespaces, set up by the commands of deploy/README.md; needs root.
+# Hosts in network namespaces, set up by the commands of deploy/README.md; needs root.
 test-hosts: install
 	$(BIN)/pytest -x -m hosts tests/hosts
 

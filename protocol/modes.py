@@ -221,9 +221,10 @@ _FACTS = {
         masks_sums=True,
         label="this client adds a share of the noise, always answers, and only sums over many "
         "clients can be opened",
-        choose_if="you trust neither the server nor the notary, but that the two do not conspire: "
-        "your client masks what it sends, and a notary that you pin lets the server open sums over "
-        "many clients alone, which need much less noise than `untrusted`",
+        choose_if="you trust neither the server nor the notary, but that the two do not conspire, "
+        "nor the server with more clients than the terms count on: your client masks what it "
+        "sends, and a notary that you pin lets the server open sums over many clients, and nothing "
+        "else; these need much less noise than `untrusted`",
         noise="every client, a share of it; only the sum over many clients can be opened",
         against="everybody, the server included, as long as it conspires neither with every notary "
         "nor with more clients than the terms count on: nothing but sums can be opened, the shares "

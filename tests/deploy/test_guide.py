@@ -75,12 +75,14 @@ def settings_of(unit, name):
 
 
 def test_no_two_units_of_a_machine_share_a_user_or_a_folder():
-    server, template = sorted(UNITS, key=lambda unit: "@" in unit.name)
-    assert (server.name, template.name) == (
+    *single, template = sorted(UNITS, key=lambda unit: ("@" in unit.name, unit.name))
+    assert [unit.name for unit in (*single, template)] == [
+        "coinflower-notary.service",
         "coinflower-server.service",
         "coinflower-client@.service",
-    )
-    units = [settings_of(server, ""), *(settings_of(template, name) for name in ("a", "b"))]
+    ]
+    units = [settings_of(unit, "") for unit in single]
+    units += [settings_of(template, name) for name in ("a", "b")]
     for key in ("User", "Group", "StateDirectory", "WorkingDirectory"):
         assert len({unit[key] for unit in units}) == len(units), key
     folders = [Path("/var/lib") / unit["StateDirectory"] for unit in units]
@@ -91,6 +93,20 @@ def test_no_two_units_of_a_machine_share_a_user_or_a_folder():
         assert not any(other in folder.parents for other in folders)
 
 
+def test_every_unit_is_hardened_alike():
+    hardened = [
+        {
+            key: value
+            for key, value in settings_of(unit, "a").items()
+            if key.startswith(("Protect", "Private", "Restrict", "SystemCall", "NoNew", "Cap"))
+            or key in ("UMask", "LockPersonality", "StateDirectoryMode")
+        }
+        for unit in UNITS
+    ]
+    assert hardened == [hardened[0]] * len(UNITS)
+    assert len(hardened[0]) > 20
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_no_unit_dumps_cores(unit):
     assert settings_of(unit, "a")["LimitCORE"] == "0"
@@ -99,7 +115,11 @@ def test_no_unit_dumps_cores(unit):
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_the_guide_makes_the_users_and_folders_of_the_units(unit):
     text = (ROOT / "deploy" / "README.md").read_text()
-    names = {"coinflower-server.service": "server", "coinflower-client@.service": "ward-7"}
+    names = {
+        "coinflower-server.service": "server",
+        "coinflower-client@.service": "ward-7",
+        "coinflower-notary.service": "notary",
+    }
     said = settings_of(unit, name := names[unit.name])
     assert said["User"] == f"coinflower-{name}"
     assert f"for name in {' '.join(names.values())};" in text
@@ -107,6 +127,24 @@ def test_the_guide_makes_the_users_and_folders_of_the_units(unit):
     assert "--mode=0700 /etc/coinflower/$name /var/lib/coinflower/$name" in text
     for path in re.findall(r"/(?:etc|var/lib)/coinflower/\S+", said["ExecStart"]):
         assert path.split("/")[3 if path.startswith("/etc") else 4] == name
+
+
+def test_the_files_of_the_guide_can_be_used_together_in_mode_masked(tmp_path):
+    said = blocks()
+    key = re.search(r'notaries = \["([0-9a-f]{64})"\]', said["masked terms"])[1]
+    (tmp_path / "notary.pub").write_text(f"coinflower-notary {key}\n")
+    for name, line, mark in (
+        ("settings.toml", 'mode = "trusted"\n', "masked terms"),
+        ("policy.toml", 'modes = ["trusted"]\n', "masked policy"),
+    ):
+        assert line in said[name]
+        (tmp_path / name).write_text(said[name].replace(line, said[mark]))
+    terms = load_settings(tmp_path / "settings.toml").terms
+    policy = load_policy(tmp_path / "policy.toml")
+    policy.require(terms)
+    assert policy.least_threshold == terms.threshold
+    cost = terms.round_cost(policy.declared_size)
+    assert epsilon_after([(cost, terms.rounds)], policy.budget.delta) <= policy.budget.epsilon
 
 
 def test_the_files_of_the_guide_can_be_used_together(tmp_path):

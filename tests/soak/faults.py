@@ -88,8 +88,15 @@ def all_faults(clocks):
         ("server: network cut", True, short, _hit_all_wires("cut")),
         ("server: network silent", True, short, _hit_all_wires("mute")),
     ]
+    kinds += [
+        ("notary killed", True, (0.0, 0.0), _hit_notary(_kill)),
+        ("notary paused", True, short, _hit_notary(_pause)),
+        ("notary: files cannot grow", True, short, _hit_notary(_fill_disk)),
+        ("notary: network cut", True, short, _cut_notary),
+    ]
     if clocks is not None:
         kinds += [
+            ("notary: clock jumps", True, short, _turn_notary(clocks)),
             ("client machine: clock jumps", False, long, _turn_machine(clocks)),
             ("server: clock jumps", True, short, _turn_server(clocks)),
         ]
@@ -115,6 +122,32 @@ def _hit_server(hit, name):
             return [pid for pid in world.server.pids(name) if pid not in guards]
 
         return hit(find, choose), None
+
+    return inject
+
+
+def _hit_notary(hit):
+    """Hit the notary, where there is one; meanwhile no round is opened."""
+
+    def inject(world, choose):
+        return (None if world.notary is None else hit(world.notary.pids, choose)), None
+
+    return inject
+
+
+def _cut_notary(world, _):
+    if world.notary is None:
+        return None, None
+    world.notary_wire.cut()
+    return world.notary_wire.mend, None
+
+
+def _turn_notary(clocks):
+    def inject(world, choose):
+        if world.notary is None:
+            return None, None
+        clocks.set("notary", choose.choice(_JUMPS))
+        return lambda: clocks.set("notary", 0), None
 
     return inject
 

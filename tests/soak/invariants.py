@@ -1,6 +1,9 @@
 """What must hold whatever happened, checked from the files that a federation left behind."""
 
+import contextlib
 import math
+import re
+import sqlite3
 from collections import Counter
 from dataclasses import dataclass
 
@@ -11,7 +14,7 @@ from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.journal import read_metrics
 from coinflower.server.settings import load_settings
 from tests.soak.witness import ASKED, COINS, SAID, SUM
-from tests.soak.world import read_witness
+from tests.soak.world import NOTARY_LOG, read_witness
 
 LEDGER = "every ledger verifies"
 COIN = "each charged round has exactly one coin"
@@ -23,6 +26,10 @@ COUNTED = "the server counted only what clients charged and sent"
 BUDGET = "no budget is exceeded"
 FORWARD = "rounds only go forward, and none is lost"
 FINITE = "the server's files are whole, and its model is finite"
+OPENED_ONCE = "a notary opens a round at most once"
+THRESHOLD = "a notary opens no sum of fewer clients than the threshold"
+BACKED = "what a notary opened was charged and answered by as many clients"
+STEPPED = "the model moves in opened rounds only"
 NAMED = "the server names dishonest clients and goes on without them"
 
 
@@ -96,7 +103,51 @@ def check(cluster, settings, protocol=None, *, strangers=0):
     _check_witness(protocol, books, lines)
     for run in experiments:
         _check_server(protocol, run, books, lines, strangers)
+        if run.terms.mode.masks_sums:
+            _check_notary(protocol, run, books, cluster)
     return protocol
+
+
+def _check_notary(protocol, run, books, cluster):
+    """Compare what the notary said that it opened with its record, the ledgers and the model."""
+    said = re.findall(r"Opened round (\d+) of (\S+) for (\d+) owners", _log_of(cluster))
+    told = Counter(int(round_) for round_, name, _ in said if name == run.terms.experiment)
+    opened = read_openings(cluster.notary.path / "record.db", run.terms.hash)
+    for round_, count in told.items():
+        protocol.expect(OPENED_ONCE, count == 1, f"round {round_} was opened {count} times")
+        protocol.expect(OPENED_ONCE, round_ in opened, f"round {round_} is not in the record")
+    check_openings(protocol, run.terms, opened, books.values())
+    saved = CheckpointFolder(run.state, run.terms.hash).load()
+    if saved is not None and saved.round:
+        protocol.expect(STEPPED, saved.round in opened, f"round {saved.round} was never opened")
+
+
+def _log_of(cluster):
+    return (cluster.folder / NOTARY_LOG).read_text(errors="replace")
+
+
+def read_openings(record, terms):
+    """Return how many clients each opened round had."""
+    with contextlib.closing(sqlite3.connect(record)) as connection:
+        rows = connection.execute("SELECT round, owners FROM openings WHERE terms = ?", (terms,))
+        return dict(rows.fetchall())
+
+
+def check_openings(protocol, terms, opened, books):
+    """Check what was opened.
+
+    Args:
+        protocol: Where to collect.
+        terms: The terms.
+        opened: How many clients each opened round had.
+        books: What the clients' ledgers say.
+    """
+    for round_, owners in opened.items():
+        told = f"{terms.experiment}, round {round_}: {owners} clients"
+        protocol.expect(THRESHOLD, owners >= terms.threshold, told)
+        key = (terms.ledger_key, round_)
+        backed = sum(book.charged(key) and key in book.answers for book in books)
+        protocol.expect(BACKED, owners <= backed, f"{told}, {backed} of them charged")
 
 
 def _read_book(protocol, policy_path, ledger_path, tells):
@@ -212,7 +263,8 @@ def _check_server(protocol, run, books, lines, strangers):
             protocol.expect(COUNTED, holds, f"{told}: {row[what]} {what} of {most}")
         protocol.expect(FORWARD, before < round_ <= used, f"{told} after {before}, used {used}")
         before = round_
-        if row["available"] >= run.least_clients:
+        # In mode masked a notary that is away voids a round.
+        if row["available"] >= run.least_clients and not run.terms.mode.masks_sums:
             holds = saved is not None and saved.round >= round_
             protocol.expect(FORWARD, holds, f"{told} is not in the checkpoint")
     if saved is not None:

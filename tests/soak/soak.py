@@ -36,6 +36,7 @@ _CALM_SECONDS = 45.0
 _PATIENCE_SECONDS = 300.0
 _END_SECONDS = 30.0
 _MANY_ROUNDS = 5000
+_MODES = ("trusted", "untrusted", "masked")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -280,7 +281,7 @@ def main():
     parser.add_argument("--clients", type=int, default=30)
     parser.add_argument("--machines", type=int, default=6, help="Processes of the clients.")
     parser.add_argument(
-        "--mode", action="append", choices=["trusted", "untrusted"], help="Default: both in turn."
+        "--mode", action="append", choices=list(_MODES), help="Default: all in turn."
     )
     parser.add_argument("--seed", default=secrets.token_hex(4), help="Of the faults' schedule.")
     parser.add_argument("--folder", type=Path, help="Kept; else a temporary one, kept if violated.")
@@ -288,7 +289,7 @@ def main():
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="soak-") if options.folder is None else options.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    modes = [Mode(mode) for mode in options.mode or ("trusted", "untrusted")]
+    modes = [Mode(mode) for mode in options.mode or _MODES]
     print(f"Soaking for {options.seconds:g} s in {folder}, seed {options.seed}.", file=sys.stderr)
     result = run(
         options.seconds,

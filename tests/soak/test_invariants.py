@@ -10,10 +10,12 @@ import pytest
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.local.cluster import prepare
+from coinflower.protocol.modes import Mode
 from coinflower.server.checkpoint import Checkpoint, CheckpointFolder
 from coinflower.server.journal import METRICS, read_metrics
 from tests.soak.invariants import (
     ANSWER,
+    BACKED,
     BUDGET,
     COIN,
     COUNTED,
@@ -23,12 +25,16 @@ from tests.soak.invariants import (
     LEFT,
     ONCE,
     TAILS,
+    THRESHOLD,
+    Book,
     Protocol,
     check,
+    check_openings,
     read_entries,
 )
 from tests.soak.witness import ASKED, COINS, SAID, SUM
 from tests.soak.world import WITNESS
+from tests.support.builders import make_terms
 from tests.support.federations import plan
 
 ROUNDS = (1, 2, 3)
@@ -204,3 +210,16 @@ def test_a_round_that_the_checkpoint_forgot_is_found(cluster):
 def test_a_model_that_is_not_finite_is_found(cluster):
     save(cluster, np.full(4, np.nan, "f4"))
     assert violated(cluster) == {FINITE}
+
+
+@pytest.mark.parametrize(
+    ("owners", "found"), [(3, set()), (2, {THRESHOLD}), (4, {BACKED}), (0, {THRESHOLD})]
+)
+def test_a_sum_that_should_not_have_been_opened_is_found(owners, found):
+    terms = make_terms(Mode.MASKED, threshold=3, colluders=1)
+    key = (terms.ledger_key, 5)
+    answered = Book(coins={key: True}, answers=frozenset({key}))
+    silent = Book(coins={key: False}, answers=frozenset())
+    protocol = Protocol()
+    check_openings(protocol, terms, {5: owners}, [answered] * 3 + [silent])
+    assert {one.name for one in protocol.invariants() if one.violations} == found

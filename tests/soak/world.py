@@ -19,6 +19,7 @@ import tomli_w
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.deploy.flower.loopback import LOOPBACK, free_port
 from coinflower.deploy.local.cluster import prepare
+from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from coinflower.server.journal import METRICS
 from coinflower.server.settings import load_settings, save_settings
@@ -26,6 +27,7 @@ from tests.soak import dishonest, witness
 from tests.support.wires import Wire
 
 WITNESS = "witness.jsonl"
+NOTARY_LOG = "notary.log"
 _ROOT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
 _RESTART_SECONDS = 1.0
@@ -121,7 +123,7 @@ def _command_line(pid):
 
 
 class World:
-    """Client machines, a wire for each, dishonest clients, and a server.
+    """Client machines, a wire for each, dishonest clients, a server, and a notary if one is needed.
 
     The server plays one experiment after the other.
 
@@ -135,13 +137,14 @@ class World:
     Attributes:
         experiment: Which experiment is being played.
         said: By machine, how many answers its clients have given.
-        wires: The wires of the client machines; ``all_wires`` has that of the dishonest, too.
+        wires: The wires of the client machines; ``all_wires`` has those of all nodes.
+        notary: The notary's program, None if no mode needs one; ``notary_wire`` is its wire.
     """
 
     def __init__(self, plan, modes, machines, folder, clocks=None):
         self.folder = folder
         self.server_log = folder / "server.log"
-        self.cluster = prepare(plan, folder / "run")
+        self.cluster = prepare(_with_notary(plan, modes), folder / "run")
         self.settings = _write_settings(self.cluster, modes, plan.clients)
         self._metrics = [load_settings(path).state / METRICS for path in self.settings]
         _write_policies(self.cluster, self.settings)
@@ -173,13 +176,29 @@ class World:
             folder=folder,
             log=folder / "strangers.log",
         )
+        self.notary = None
+        if self.cluster.notary is not None:
+            self.notary_wire = Wire(self._port)
+            self.all_wires.append(self.notary_wire)
+            program = [Path(sys.executable).parent / "coinflower", "notary", "run", "--insecure"]
+            program += ["--folder", self.cluster.notary.path]
+            self.notary = Program(
+                [*program, "--superlink", f"{LOOPBACK}:{self.notary_wire.port}"],
+                folder=folder,
+                log=self.cluster.folder / NOTARY_LOG,
+                environment=self._clock("notary"),
+            )
         self.experiment = 0
         self.server = self._server()
 
     def supervise(self):
         """Start again whatever has ended."""
-        for program in (self.server, self.strangers, *self.machines):
+        for program in (self.server, *self._nodes()):
             program.supervise()
+
+    def _nodes(self):
+        notary = [] if self.notary is None else [self.notary]
+        return [*notary, self.strangers, *self.machines]
 
     def rounds(self, experiment=None):
         """How many rounds of an experiment, by default the present one, were played so far."""
@@ -195,8 +214,7 @@ class World:
     def stop(self):
         """Drain everything."""
         self.server.stop(60.0)
-        programs = (self.strangers, *self.machines)
-        enders = [threading.Thread(target=program.stop, args=(60.0,)) for program in programs]
+        enders = [threading.Thread(target=node.stop, args=(60.0,)) for node in self._nodes()]
         for ender in enders:
             ender.start()
         for ender in enders:
@@ -227,12 +245,22 @@ class World:
                     self.said[machine] += json.loads(line)["event"] == witness.SAID
 
 
+def _with_notary(plan, modes):
+    """Return a plan with a notary, if a mode needs one, that half of the clients are enough for."""
+    if not any(mode.masks_sums for mode in modes):
+        return plan
+    return replace(plan, mode=Mode.MASKED, threshold=max(2, plan.clients // 2), colluders=1)
+
+
 def _write_settings(cluster, modes, clients):
     """Write the settings of one experiment a mode and return their paths, in order."""
     paths = []
     base = load_settings(cluster.settings)
     for mode in modes:
-        terms = replace(base.terms, mode=mode, experiment=f"{base.terms.experiment}-{mode}")
+        rules = {"mode": mode, "experiment": f"{base.terms.experiment}-{mode}"}
+        if not mode.masks_sums:
+            rules |= {"threshold": None, "colluders": None, "ring_bits": None, "notaries": ()}
+        terms = replace(base.terms, **rules)
         path = cluster.folder / f"settings-{mode}.toml"
         changed = replace(
             base,

@@ -11,10 +11,11 @@ import pytest
 
 from coinflower.accounting.ledger.entries import EntryKind
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.deploy.local.cluster import prepare
 from coinflower.deploy.local.nodes import NodeKind
 from coinflower.protocol.modes import Mode
 from coinflower.server.journal import read_metrics
-from tests.support.federations import check_ledgers, processes
+from tests.support.federations import check_ledgers, plan, processes
 
 COINFLOWER = Path(sys.executable).parent / "coinflower"
 
@@ -110,3 +111,26 @@ def test_every_client_is_charged_and_answers_alike_whatever_its_coin(federation)
     assert shown["owners"] == [f"client-{index}" for index in range(4)]
     assert shown["key"] == run.cluster.terms.notaries[0]
     assert [each["rounds"] for each in shown["experiments"]] == [6]
+
+
+def test_a_ledger_that_was_set_back_is_noticed_by_the_notary_even_if_the_server_forgets(
+    federation, resumed, tmp_path, caplog
+):
+    shape = {"clients": 4, "threshold": 3, "rounds": 8}
+    cluster = prepare(plan(mode=Mode.MASKED, **shape), tmp_path / "run")
+    ledger = cluster.ledger(0)
+    empty = ledger.read_bytes()
+    run = federation(cluster)
+    run.await_round(3)
+    run.kill("flwr-serverapp")
+    assert run.finish() is not None
+    run.close()
+    ledger.write_bytes(empty)
+    (cluster.server / "echoes.json").unlink()
+    again = resumed(run)
+    assert again.finish() is None
+    charged = check_ledgers(again.cluster)
+    assert charged[0] == {}
+    assert all(len(charged[index]) >= 7 for index in (1, 2, 3))
+    assert "was set back: it lacks an entry that a notary has seen" in caplog.text
+    assert opened(again.cluster)[1] == 8

@@ -19,8 +19,9 @@ from tests.support.documents import parsed
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "kubernetes"
-PARTS = ("server", "client", "client-volumes")
+PARTS = ("server", "client", "client-volumes", "notary", "notary-volumes")
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+MASKED = yaml.safe_load((ROOT / "docker-compose.masked.yml").read_text())["services"]
 # Claims for one pod at a time are for everybody since the first of these.
 VERSIONS = ("1.29.0", kubernetes_validate.latest_version())
 
@@ -48,7 +49,8 @@ CONTAINERS = {
     for pod, spec in PODS.items()
     for one in (*spec.get("initContainers", ()), *spec["containers"])
 }
-LASTING = {name: CONTAINERS[name] for name in ("server/server", "server/gateway", "client/client")}
+PROGRAMS = ("server/server", "client/client", "notary/notary")
+LASTING = {name: CONTAINERS[name] for name in (*PROGRAMS, "server/gateway")}
 
 
 def options(words):
@@ -126,7 +128,9 @@ def test_the_namespaces_refuse_pods_that_may_do_more():
         assert one["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-@pytest.mark.parametrize("name", ["server/server", "client/client", "create-ledger/create-ledger"])
+@pytest.mark.parametrize(
+    "name", [*PROGRAMS, "create-ledger/create-ledger", "create-notary/create-notary"]
+)
 def test_the_program_understands_its_arguments(name):
     assert parsed(" ".join(CONTAINERS[name]["args"]))
 
@@ -152,10 +156,26 @@ def test_a_client_is_run_as_compose_runs_it():
         "--private-key": "/run/secrets/client/client.key",
         "--health-host": "0.0.0.0",
     }
-    (source,) = CONTAINERS["client/client"]["envFrom"]
+
+
+def test_a_notary_is_run_as_compose_runs_it():
+    ours, theirs = CONTAINERS["notary/notary"]["args"], MASKED["notary"]["command"]
+    assert ours[:2] == theirs[:2]
+    assert options(ours) == {
+        **options(theirs),
+        "--folder": "/notary/notary",
+        "--superlink": "$(SUPERLINK)",
+        "--root-certificates": "/etc/coinflower/ca.pem",
+        "--health-host": "0.0.0.0",
+    }
+
+
+@pytest.mark.parametrize("part", ["client", "notary"])
+def test_the_address_of_the_server_is_stated_where_it_is_read(part):
+    (source,) = CONTAINERS[f"{part}/{part}"]["envFrom"]
     (generated,) = (
         one
-        for one in KUSTOMIZATIONS["client"]["configMapGenerator"]
+        for one in KUSTOMIZATIONS[part]["configMapGenerator"]
         if one["name"] == source["configMapRef"]["name"]
     )
     (literal,) = generated["literals"]
@@ -164,7 +184,7 @@ def test_a_client_is_run_as_compose_runs_it():
     assert address.endswith(f":{CONTAINER_PORT}")
 
 
-@pytest.mark.parametrize("name", ["server/server", "client/client"])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_probes_ask_the_health_port_and_only_a_dead_process_is_restarted(name):
     container = LASTING[name]
     port = int(options(container["args"])["--health-port"])
@@ -205,9 +225,11 @@ def test_services_lead_to_ports_of_the_server_and_only_the_gateway_is_published(
     assert str(ports["metrics"]) == options(COMPOSE["server"]["command"])["--metrics-port"]
 
 
-def test_nobody_comes_to_a_client_and_it_goes_to_names_and_the_server_only():
-    policy = OBJECTS["client", "NetworkPolicy", "client"]["spec"]
-    assert policy["podSelector"]["matchLabels"] == CLIENT["spec"]["selector"]["matchLabels"]
+@pytest.mark.parametrize("part", ["client", "notary"])
+def test_nobody_comes_to_a_node_and_it_goes_to_names_and_the_server_only(part):
+    policy = OBJECTS[part, "NetworkPolicy", part]["spec"]
+    node = OBJECTS[part, "StatefulSet", part]
+    assert policy["podSelector"]["matchLabels"] == node["spec"]["selector"]["matchLabels"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert policy["ingress"] == []
     assert {port["port"] for rule in policy["egress"] for port in rule["ports"]} == {
@@ -227,22 +249,25 @@ def test_to_a_server_come_clients_and_prometheus_and_nothing_goes_out():
     assert watchers["from"]
 
 
-def test_a_ledger_is_one_pods_and_outlives_its_client():
-    assert CLIENT["spec"]["replicas"] == SERVER["spec"]["replicas"] == 1
-    claim = OBJECTS["client-volumes", "PersistentVolumeClaim", "ledger"]
+@pytest.mark.parametrize(("part", "kept"), [("client", "ledger"), ("notary", "notary")])
+def test_what_was_spent_or_opened_is_one_pods_and_outlives_it(part, kept):
+    node = OBJECTS[part, "StatefulSet", part]
+    assert node["spec"]["replicas"] == SERVER["spec"]["replicas"] == 1
+    claim = OBJECTS[f"{part}-volumes", "PersistentVolumeClaim", kept]
     assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
-    assert "volumeClaimTemplates" not in CLIENT["spec"]
-    for pod in ("client", "create-ledger"):
-        (volume,) = (one for one in PODS[pod]["volumes"] if one["name"] == "ledger")
-        assert volume["persistentVolumeClaim"] == {"claimName": "ledger"}
+    assert "volumeClaimTemplates" not in node["spec"]
+    for pod in (part, f"create-{kept}"):
+        (volume,) = (one for one in PODS[pod]["volumes"] if one["name"] == kept)
+        assert volume["persistentVolumeClaim"] == {"claimName": kept}
 
 
-def test_no_client_makes_a_ledger():
-    """One that finds none must say so: an empty one would forget what was spent."""
+def test_no_client_makes_a_ledger_and_no_notary_its_record():
+    """One that finds none must say so: an empty one would forget what was spent, or opened."""
     makers = [name for name, one in CONTAINERS.items() if "create" in one.get("args", ())]
-    assert makers == ["create-ledger/create-ledger"]
-    assert PODS["create-ledger"]["restartPolicy"] == "Never"
-    assert OBJECTS["client-volumes", "Job", "create-ledger"]["spec"]["backoffLimit"] == 0
+    assert makers == ["create-ledger/create-ledger", "create-notary/create-notary"]
+    for part, kept in (("client", "ledger"), ("notary", "notary")):
+        assert PODS[f"create-{kept}"]["restartPolicy"] == "Never"
+        assert OBJECTS[f"{part}-volumes", "Job", f"create-{kept}"]["spec"]["backoffLimit"] == 0
 
 
 def test_data_is_only_read():
@@ -251,7 +276,7 @@ def test_data_is_only_read():
     assert mounts["policy"]["readOnly"] is True
 
 
-@pytest.mark.parametrize("name", ["server/server", "client/client"])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_pods_are_given_longer_to_end_than_programs_drain(name):
     drain = parsed(" ".join(LASTING[name]["args"]))["drain_seconds"]
     seconds = PODS[name.partition("/")[0]]["terminationGracePeriodSeconds"]
@@ -293,7 +318,8 @@ def copied(tmp_path):
     keys.make_authority(folder / "server" / "keys")
     keys.make_server_certificate(folder / "server" / "keys", ["fl.example.org"])
     keys.make_node_key(folder / "client" / "keys", "ward-7")
-    shutil.copy(folder / "server" / "keys" / "ca.pem", folder / "client" / "ca.pem")
+    for part in ("client", "notary"):
+        shutil.copy(folder / "server" / "keys" / "ca.pem", folder / part / "ca.pem")
     return folder
 
 
