@@ -266,8 +266,9 @@ def _write_settings(cluster, modes, clients):
             base,
             terms=terms,
             state=cluster.folder / f"server-{mode}",
-            # One of the dishonest is never let in: there is an honest client in every round.
-            least_clients=len(dishonest.KINDS),
+            # One of the dishonest is never let in: there is an honest client in every round. A
+            # notary lets none of them in.
+            least_clients=terms.threshold or len(dishonest.KINDS),
             expected_clients=max(terms.threshold or 1, clients * 3 // 4),
             patience_seconds=600.0,
             reply_seconds=15.0,
