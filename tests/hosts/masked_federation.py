@@ -45,8 +45,5 @@ class MaskedFederation(Federation):
         told = self.notary.run("coinflower notary show --folder notary --json").stdout
         return json.loads(told)
 
-    def all_online(self):
-        return bool(self.opened()["experiments"])
-
     def _made(self, name):
         return (self.notary.folder / "notary" / name).read_bytes()

@@ -37,7 +37,7 @@ def await_opening(federation):
 
 
 def test_the_guide_brings_a_notary_and_three_clients_to_a_server(federation):
-    wait_until(federation.all_online, 240, "an opened round")
+    wait_until(lambda: federation.opened()["experiments"], 240, "an opened round")
     wait_until(lambda: federation.round() >= 2, 180, "the second round")
     await_opening(federation)
     assert federation.opened()["owners"] == ["ward-7", "ward-8", "ward-9"]
