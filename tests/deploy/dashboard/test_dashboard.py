@@ -58,6 +58,13 @@ def test_queries_name_nothing_else():
         assert re.fullmatch(f"(?:{known})+", query), query
 
 
+def test_experiments_are_told_apart_wherever_a_metric_is_about_one():
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            about_all = "nodes_online" in target["expr"] or target["expr"].startswith("up{")
+            assert ("{{experiment}}" in target["legendFormat"]) == (not about_all)
+
+
 def test_every_panel_asks_the_datasource_that_is_provided():
     (source,) = load("datasource.yml")["datasources"]
     assert source["url"] == "http://prometheus:9090"
