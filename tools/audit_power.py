@@ -17,6 +17,7 @@ from coinflower.experiments.audit.audit import (
     Plan,
     capped_client,
     conspired_against,
+    persons,
     rare_participation,
     run_audit,
     single_client,
@@ -35,6 +36,7 @@ def part_for(fault: str, plan: Plan) -> Plan:
     settings: dict[str, Setting] = {
         "less-noise": _setting(plan, Mode.LOCAL_ONLY, "across"),
         "no-clipping": _setting(plan, Mode.TRUSTED, "angled"),
+        "clipping-rows": persons(Mode.TRUSTED),
         "no-cap": capped_client(Mode.UNTRUSTED),
         "larger-coin": _setting(plan, Mode.QUIET, "across"),
         "telling-coin": _setting(plan, Mode.TRUSTED, "across"),

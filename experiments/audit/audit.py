@@ -61,6 +61,7 @@ def standard_plan(*, full: bool) -> Plan:
     ]
     settings += [rare_participation(times=times), single_client(times=times), twin()]
     settings.append(conspired_against(times=times))
+    settings += [persons(mode, times=times) for mode in (Mode.TRUSTED, Mode.UNTRUSTED)]
     settings += [under_masks(times=times), worst_under_cap(times=times)]
     settings += [capped_client(mode, times=times) for mode in PRIVATE_MODES]
     # Little noise shows what one training can prove at all, much noise makes a claim worth proving.
@@ -100,6 +101,18 @@ def single_client(*, times: int = 1) -> Setting:
         copies=1,
         deltas=(0.2,),
         label="single",
+    )
+
+
+def persons(mode: Mode, *, times: int = 1) -> Setting:
+    """Return a client that protects persons of three rows each, one of whom is there or not."""
+    return Setting(
+        mode=mode,
+        geometry="angled",
+        rounds=times * 150,
+        flips=times * 1000,
+        rows_per_person=3,
+        label="persons",
     )
 
 

@@ -72,6 +72,15 @@ def _no_clipping(stack: ExitStack) -> None:
     )
 
 
+def _clipping_rows(stack: ExitStack) -> None:
+    _replace(
+        stack,
+        coinflower.client.gradient_sums,
+        "clipped_gradient_sum",
+        lambda true: lambda *given, **more: true(*given, **{**more, "persons": None}),
+    )
+
+
 def _no_cap(stack: ExitStack) -> None:
     _replace(
         stack, coinflower.client.gradient_sums, "capped_sum", lambda _: lambda total, _cap: total
@@ -100,7 +109,7 @@ def _telling_coin(stack: ExitStack) -> None:
         def open_participant(policy: Any) -> Participant:
             participant: Participant = true(policy)
             source = participant._randomness
-            share = len(participant._gradients.data) / participant.policy.declared_size
+            share = len(participant._gradients._units) / participant.policy.declared_size
             fair = source.coin
             stack.enter_context(mock.patch.object(source, "coin", lambda p: fair(share * p)))
             return participant
@@ -186,6 +195,7 @@ def _paper_noise(stack: ExitStack) -> None:
 FAULTS: dict[str, Plant] = {
     "less-noise": _less_noise,
     "no-clipping": _no_clipping,
+    "clipping-rows": _clipping_rows,
     "no-cap": _no_cap,
     "larger-coin": _larger_coin,
     "telling-coin": _telling_coin,
@@ -196,7 +206,8 @@ FAULTS: dict[str, Plant] = {
     "reused-mask": _reused_mask,
     "paper-noise": _paper_noise,
 }
-"""Noise too small by a fifth; no clipping; a cap that nobody applies; a coin that says yes
-1.6 times as often; one that says yes more often the more data there are; samples of fixed size;
-noise seeded alike in every process; one round in ten uncharged; a sum in single precision; one mask
-for all rounds of a client; ε as the source paper has it, hence its noise."""
+"""Noise too small by a fifth; no clipping; a person's rows clipped one by one; a cap that nobody
+applies; a coin that says yes 1.6 times as often; one that says yes more often the more data there
+are; samples of fixed size; noise seeded alike in every process; one round in ten uncharged; a sum
+in single precision; one mask for all rounds of a client; ε as the source paper has it, hence its
+noise."""

@@ -55,6 +55,7 @@ def write_client(
     classes: Classes,
     *,
     declared_size: int,
+    rows_per_person: int = 1,
     seed: int | None = None,
 ) -> Path:
     """Write a data set with a ledger and a policy that allows just these terms; return the policy.
@@ -65,11 +66,17 @@ def write_client(
         images: The data.
         classes: Their classes.
         declared_size: Public bound on their number.
+        rows_per_person: How many rows, one after the other, are one person's.
         seed: Makes the client predictable, and marks its ledger so.
     """
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(
-        folder / "data.npz", x_train=images, y_train=classes, x_test=images[:1], y_test=classes[:1]
+        folder / "data.npz",
+        x_train=images,
+        y_train=classes,
+        persons_train=np.arange(len(classes)) // rows_per_person,
+        x_test=images[:1],
+        y_test=classes[:1],
     )
     if terms.mode.masks_sums:
         write_key(folder / "owner.key")

@@ -25,6 +25,7 @@ from coinflower.experiments.audit.model import COPIES, PLANE, RAW_NORM, WIDE
 from coinflower.learning import cap_factors
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
+from coinflower.protocol.unit import Unit
 
 Array = npt.NDArray[np.float64]
 
@@ -57,6 +58,8 @@ class Setting:
         twin: Whether a second client, in a process of its own, gives away its noise.
         under_masks: Whether the observer sees the client's masked messages, which nobody opens,
             instead of sums: what is left of one when the next is subtracted from it.
+        rows_per_person: Rows of each person, if persons are protected and not records: the canary
+            is a person then, and so is everybody else.
         label: Tells settings of one mode and geometry apart.
     """
 
@@ -76,6 +79,7 @@ class Setting:
     colluders: bool = False
     twin: bool = False
     under_masks: bool = False
+    rows_per_person: int = 1
     label: str = ""
 
     @property
@@ -109,6 +113,7 @@ class Setting:
             clip_norm=CLIP_NORM,
             cap=self.cap,
             noise_multiplier=self.noise_multiplier,
+            unit=Unit.RECORD if self.rows_per_person == 1 else Unit.PERSON,
             rounds=rounds,
             rounds_per_invitation=min(rounds, _BLOCK),
             model=PLANE if self.copies == 1 else WIDE,
@@ -142,7 +147,8 @@ class Setting:
         if self.whole_client and not with_canary:
             images[:] = 0  # no gradient, as if there were no records
         classes = np.tile([record[2] for record in records], self.copies)
-        return images.reshape(-1, 1, 2 * self.copies).clip(0, 1), classes
+        flat, times = images.reshape(-1, 1, 2 * self.copies).clip(0, 1), self.rows_per_person
+        return np.repeat(flat, times, axis=0), np.repeat(classes, times)
 
     @property
     def canary(self) -> tuple[float, float]:

@@ -161,7 +161,15 @@ def _client_messages(job: Job, folder: Path) -> Outputs:
 def _write(job: Job, folder: Path, terms: Terms) -> Path:
     images, classes = job.setting.data(with_canary=job.with_canary)
     size = job.setting.copies * job.setting.size
-    return write_client(folder, terms, images, classes, declared_size=size, seed=job.seed)
+    return write_client(
+        folder,
+        terms,
+        images,
+        classes,
+        declared_size=size,
+        rows_per_person=job.setting.rows_per_person,
+        seed=job.seed,
+    )
 
 
 def _write_helper(job: Job, folder: Path, terms: Terms) -> Path:

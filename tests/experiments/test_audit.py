@@ -16,6 +16,7 @@ from coinflower.experiments.audit.audit import (
     Plan,
     capped_client,
     conspired_against,
+    persons,
     rare_participation,
     run_audit,
     single_client,
@@ -63,6 +64,8 @@ def run_worlds(setting, fault=None):
         MASKED,
         replace(SINGLE, rounds=400),
         COLLUDERS,
+        persons(Mode.TRUSTED),
+        persons(Mode.UNTRUSTED),
         worst_under_cap(),
         *(capped_client(mode) for mode in PRIVATE_MODES),
     ],
@@ -93,6 +96,8 @@ def test_messages_under_masks_have_nothing_to_do_with_each_other():
         ("less-noise", MASKED),
         ("no-clipping", TRUSTED),
         ("no-clipping", UNTRUSTED),
+        ("clipping-rows", persons(Mode.TRUSTED)),
+        ("clipping-rows", persons(Mode.UNTRUSTED)),
         *(("no-cap", capped_client(mode)) for mode in PRIVATE_MODES),
         ("larger-coin", QUIET),
         ("fixed-size", SINGLE),
@@ -207,7 +212,7 @@ def test_a_seeded_audit_says_that_it_is_insecure():
 def test_an_unknown_fault_is_told_with_the_known_ones():
     with pytest.raises(ValueError, match="less-noise"), planted("more-noise"):
         pass
-    assert len(FAULTS) == 11
+    assert len(FAULTS) == 12
 
 
 @pytest.fixture
