@@ -19,7 +19,7 @@ from tests.support.tls import certificate
 
 pytestmark = pytest.mark.hosts
 
-ROUNDS = 30
+ROUNDS = 60
 LINE = {"bits_per_second": 1e6, "seconds": 0.15, "loss": 0.02}
 LOGIN = "ann:s3cret"
 NEW_ADDRESS = "10.77.0.201"
@@ -125,13 +125,16 @@ def test_tls_inspection_is_refused_by_name_and_reads_nothing(ward):
     assert set(read) <= {"read b''"}
 
 
-def test_a_proxy_that_was_away_is_used_again(ward):
+def test_a_proxy_that_was_away_and_then_cuts_a_connection_is_used_again(ward):
     news = ward.enclosed.news("client.log")
     ward.proxy.send_signal(signal.SIGTERM)
     ward.proxy.wait(30)
     wait_until(lambda: "cannot be reached (through the proxy" in news(), 60, "the complaint")
-    ward.proxy = ward.start_proxy()
+    at_proxy = ward.middle.news("proxy-3128.log")
+    ward.proxy = ward.start_proxy(cut_after=10_000)
     wait_until(lambda: "answers again" in news(), 60, "the client's return")
+    wait_until(lambda: "cut" in at_proxy().splitlines(), 120, "a connection that is cut")
+    wait_until(lambda: "CONNECT" in at_proxy().rpartition("cut")[2], 60, "another connection")
 
 
 def test_a_server_that_gets_another_address_is_found_by_its_name(ward):
@@ -148,7 +151,7 @@ def test_a_server_that_gets_another_address_is_found_by_its_name(ward):
 
 
 def test_the_run_is_complete_and_the_slow_line_took_part(ward):
-    assert ward.running.wait(900) == 0, ward.server.log("server.log")
+    assert ward.running.wait(500) == 0, ward.server.log("server.log")
     rows = read_metrics(ward.server.folder / "state")
     assert rows[-1]["round"] == ROUNDS
     for client in ward.clients:

@@ -21,6 +21,7 @@ TRUTH = Model(base=0.3, per_asked=0.08, per_enrolled=0.0001)
 def outcome(clients, asked, *, model=TRUTH, invitation=0.05):
     return Outcome(
         size=Size(clients=clients, p=asked / clients, rounds=5),
+        enrolled=clients,
         asked=asked,
         setting_up=9 + 2 * invitation * clients,
         seconds=model.seconds(asked, clients),
@@ -54,7 +55,8 @@ def test_the_table_is_put_in_place_of_the_one_that_was_there(tmp_path, monkeypat
     text = page.read_text()
     assert text == f"before\n{BEGIN}\n{as_markdown(SERIES, 'a machine')}\n{END}\nafter\n"
     assert (
-        "| 1,000 | 0.005 | 5.0 | 0.80 | 0.80 | 109 | 1.00 | 0.50 | 0.25 | 100 | 200 | 300 |" in text
+        "| 1,000 | 1,000 | 0.005 | 5.0 | 0.80 | 0.80 | 109 | 1.00 | 0.50 | 0.25 | 100 | 200 | 300 |"
+        in text
     )
 
 
