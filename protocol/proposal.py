@@ -15,7 +15,7 @@ from coinflower.accounting.composition.calibration import Split
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
-from coinflower.protocol.choices import UPDATE, learning_rates, noise_share
+from coinflower.protocol.choices import learning_rates, noise_share, update_for
 from coinflower.protocol.masked_terms import masked_fields
 from coinflower.protocol.planner import Wishes
 from coinflower.protocol.policy import Policy
@@ -91,7 +91,7 @@ class Proposal:
     @property
     def update(self) -> dict[str, Any]:
         """How the server steps, by the names of its settings."""
-        return {"learning_rate": self.learning_rate, **UPDATE}
+        return {"learning_rate": self.learning_rate, **update_for(self.wishes.rounds)}
 
     @property
     def settings(self) -> str:
@@ -187,7 +187,7 @@ class Proposal:
             "noise_share": self.noise_share,
             "learning_rate": self.learning_rate,
             "learning_rate_range": self.learning_rate_range,
-            "momentum": UPDATE["momentum"],
+            "momentum": self.update["momentum"],
             "update": self.update,
             "total_epsilon": self.wishes.epsilon,
             "settings_toml": self.settings,

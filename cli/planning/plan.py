@@ -176,6 +176,7 @@ def plan(
         "batches": [each.figures() for each in others],
         "proxy": [each.figures() for each in grid],
         "secret_coin_pays": pays,
+        "stated_model": learning.fields()["model"],
     }
     written = _write(wishes, proposal, out, figures)
     if as_json:

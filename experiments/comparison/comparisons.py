@@ -86,7 +86,7 @@ COMPARISONS = {
             rate=6.4,
             model="paper-cnn",
             model_options=STANDARDISED,
-            long=(300, 7500),
+            long=(300, 3750),
             over_clients=(5, 20, 100, 500, 2000),
         ),
         Comparison(

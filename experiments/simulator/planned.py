@@ -57,7 +57,8 @@ def read_plan(path: Path) -> Planned:
             "colluders": terms.colluders,
             "unit": terms.unit,
             "schema": _file(plan, "schema"),
-            "model": terms.model,
+            # If nobody chose one, the data at hand does, as it did for the plan.
+            "model": plan.get("stated_model", terms.model),
             "model_options": terms.model_options,
             "tuning": FineTuning(
                 pretrained=_file(plan, "pretrained"),

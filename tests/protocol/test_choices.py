@@ -1,14 +1,19 @@
 """What splits of a batch are worth: the signal that a cap leaves, noise, messages, rates."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from coinflower.accounting.composition.calibration import Split
+from coinflower.experiments.comparison.comparisons import CLIP_NORM, COMPARISONS
+from coinflower.experiments.comparison.playing import cells_of
+from coinflower.experiments.comparison.record import TrainingRecord
 from coinflower.protocol.choices import chosen, learning_rates, ranked, signal_left
 from coinflower.protocol.modes import Mode
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 FEDERATION = {"clients": 100, "d": 30, "batch": 30.0, "bytes_per_answer": 8}
 
 
@@ -55,15 +60,26 @@ def test_where_everybody_always_answers_the_least_noise_is_taken():
 
 def test_learning_rates_fall_with_the_noise_and_with_the_size_of_the_model():
     least, first, largest = learning_rates(0.01, 100_000)
-    assert least < first < largest <= 1
+    assert least < first < largest
     assert learning_rates(0.04, 100_000)[1] == pytest.approx(first / 4, rel=0.01)
     assert learning_rates(0.01, 1_600_000)[1] == pytest.approx(first / 4, rel=0.01)
-    assert max(learning_rates(1e-9, 100)) == 1
+    assert learning_rates(1e-9, 100)[1] == 1.5
 
 
 @pytest.mark.parametrize(
     ("sigma", "best"), [(1.98, 0.02), (1.45, 0.02), (22.5, 0.00125), (4.19, 0.005), (0.71, 0.08)]
 )
-def test_the_best_rates_of_the_studies_lie_within(sigma, best):
+def test_the_best_rates_of_the_papers_batches_lie_within(sigma, best):
     least, _, largest = learning_rates(sigma / 70, 143_162)
     assert least <= best <= largest
+
+
+def test_the_best_rates_of_large_batches_lie_within():
+    comparison = COMPARISONS["mnist"]
+    record = TrainingRecord(RESULTS / "mnist" / "trainings.csv")
+    for cell in cells_of(comparison):
+        outcome = record.outcome(cell.level)
+        if cell.line.name == "centralised DP-SGD" and outcome is not None:
+            noise = cell.level.noise / comparison.batch
+            least, _, largest = learning_rates(noise, 143_162)
+            assert least <= outcome.rate * CLIP_NORM <= largest
