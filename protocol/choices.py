@@ -19,12 +19,14 @@ from coinflower.protocol.modes import Mode
 
 CAPS = (1.0, 1.5, 2.0, 3.0, 5.0, math.inf)
 """Caps that a plan weighs, in clip norms; ∞ is none."""
+CLIP_NORM = 0.3
+"""Of planned experiments: below what gradients begin with, so that all records count to the end."""
 _MOMENTUM = 0.9
 _FOR_FEWER_MESSAGES = 1.05
 """How much more noise over signal fewer messages are worth."""
 # The best learning rates of docs/results/mnist, times the length of a step's noise and over
-# 1 − momentum, lie around this for clip norms of 1, within a factor of 3; beyond the largest rate
-# networks no longer learn from the first rounds.
+# 1 − momentum, lie around this, within a factor of 3; beyond the largest rate, here for a clip norm
+# of 1, networks no longer learn from the first rounds.
 _NOISE_OF_A_STEP = 3.0
 _MOST_LEARNING_RATE = 1.5
 _AROUND = 3.0
@@ -173,13 +175,13 @@ def update_for(rounds: int) -> dict[str, Any]:
 
 
 def learning_rates(noise: float, parameters: int) -> tuple[float, float, float]:
-    """Return the least, the first and the largest learning rate worth trying.
+    """Return the least, the first and the largest learning rate worth trying, for `CLIP_NORM`.
 
     Args:
-        noise: Noise on each coordinate of the mean gradient, in clip norms, for a clip norm of 1.
+        noise: Noise on each coordinate of the mean gradient, in clip norms.
         parameters: Number of the model's parameters.
     """
     scale = (1 - _MOMENTUM) / (noise * math.sqrt(parameters))
-    best = min(_MOST_LEARNING_RATE, _NOISE_OF_A_STEP * scale)
+    best = min(_MOST_LEARNING_RATE, _NOISE_OF_A_STEP * scale) / CLIP_NORM
     least, first, largest = (float(f"{best * by:.3g}") for by in (1 / _AROUND, 1.0, _AROUND))
     return least, first, largest

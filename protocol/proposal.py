@@ -15,7 +15,7 @@ from coinflower.accounting.composition.calibration import Split
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
-from coinflower.protocol.choices import learning_rates, noise_share, update_for
+from coinflower.protocol.choices import CLIP_NORM, learning_rates, noise_share, update_for
 from coinflower.protocol.masked_terms import masked_fields
 from coinflower.protocol.planner import Wishes
 from coinflower.protocol.policy import Policy
@@ -23,7 +23,6 @@ from coinflower.protocol.strict import Option
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.usual import usual_model, usual_rounds_per_invitation
 
-_CLIP_NORM = 1.0
 _SCHEMA = "schema.toml"
 _POLICY_COMMENTS = {
     "data_set": "the name that the ledger bears: choose your own",
@@ -138,7 +137,7 @@ class Proposal:
             f"coinflower run --clients {min(wishes.clients, _MOST_TRIAL_CLIENTS)} "
             f"--data {shlex.quote(wishes.data)} --mode {terms.mode} -p {terms.p!r} -q {terms.q!r} "
             f"--sigma {terms.noise_multiplier!r} --delta {wishes.delta!r} --rounds {terms.rounds} "
-            f"--model {shlex.quote(terms.model)}"
+            f"--model {shlex.quote(terms.model)} --clip-norm {terms.clip_norm!r}"
         )
         trial += "".join(f" --{name} {shlex.quote(value)}" for name, value in self._learning())
         trial += "".join(f" --{key.replace('_', '-')} {self.update[key]}" for key in self.update)
@@ -236,7 +235,7 @@ def propose(wishes: Wishes, split: Split, *, tuned_rate: float | None = None) ->
             mode=wishes.mode,
             p=split.p,
             q=q,
-            clip_norm=_CLIP_NORM,
+            clip_norm=CLIP_NORM,
             cap=split.cap,
             noise_multiplier=sigma,
             rounds=wishes.rounds,
@@ -262,7 +261,7 @@ def _masked(wishes: Wishes, split: Split, q: float, sigma: float) -> dict[str, A
         sizes=[wishes.d] * wishes.clients,
         q=q,
         cap=split.cap,
-        clip_norm=_CLIP_NORM,
+        clip_norm=CLIP_NORM,
         noise_multiplier=sigma,
         notaries=wishes.notaries,
         threshold=wishes.threshold,

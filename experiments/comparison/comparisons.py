@@ -10,9 +10,7 @@ from coinflower.protocol.unit import Unit
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
-CLIP_NORM = 0.3
-"""Of everything but the line without privacy, which clips nothing."""
-PLAIN_RATE = 0.1
+PLAIN_RATE = 0.025
 """Learning rate to begin the search with where nothing is clipped."""
 UPDATE = Update(momentum=0.9, schedule="cosine", warm_up_rounds=30, averaging=0.9)
 """How every training steps, beside its learning rate."""

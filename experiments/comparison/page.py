@@ -7,7 +7,6 @@ from pathlib import Path
 
 from coinflower.accounting.errors import UserError
 from coinflower.experiments.comparison.comparisons import (
-    CLIP_NORM,
     DELTA,
     UPDATE,
     Comparison,
@@ -25,6 +24,7 @@ from coinflower.experiments.comparison.tables import (
     rows_of,
     write_results,
 )
+from coinflower.protocol.choices import CLIP_NORM
 
 OVERVIEW = "README.md"
 _BEGIN, _END = "<!-- the table begins -->", "<!-- the table ends -->"
@@ -45,7 +45,7 @@ def write_page(comparison: Comparison, record: TrainingRecord, out: Path, *, com
     pictures = draw(comparison, record, out)
     text = f"""# {comparison.title[0].upper()}{comparison.title[1:]}
 
-![Accuracy over ε]({pictures[0]}.png)
+![Test error over ε]({pictures[0]}.png)
 
 {_finding(comparison, record)}
 
@@ -119,7 +119,7 @@ def _over_clients(comparison: Comparison) -> str:
         "little more than the one noise of a trusted server, though a fifth of the clients may be "
         f"missing and a tenth colluding. Figures: [{OVER_CLIENTS_RESULTS}]({OVER_CLIENTS_RESULTS})."
     )
-    picture = f"![Accuracy over the number of clients]({OVER_CLIENTS}.png)"
+    picture = f"![Test error over the number of clients]({OVER_CLIENTS}.png)"
     return f"## What it costs not to trust the server\n\n{picture}\n\n{text}\n\n"
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from coinflower.experiments.comparison.comparisons import (
-    CLIP_NORM,
     DELTA,
     EPSILONS,
     PLAIN_RATE,
@@ -23,10 +22,11 @@ from coinflower.experiments.simulator.request import NO_SCHEME, Request
 from coinflower.experiments.simulator.simulated_run import run_request
 from coinflower.experiments.studies.side_by_side import played_side_by_side
 from coinflower.experiments.studies.trainings import two_test_parts
+from coinflower.protocol.choices import CLIP_NORM
 from coinflower.protocol.modes import Mode
 
-ANCHOR = LINES[1]
-"""The line whose learning rates the others begin with."""
+ANCHORS = LINES[:2]
+"""What everything else is measured by, and begins its search for learning rates with."""
 _CLIPS_NOTHING = 1e6
 OVER_CLIENTS_EPSILON = 2.0
 OVER_CLIENTS = tuple(
@@ -77,7 +77,7 @@ def play(
     levels = list(dict.fromkeys(each.level for each in _all_cells(comparison)))
     task = functools.partial(_train, comparison, dict(folders))
 
-    anchors = {each.level for each in cells_of(comparison) if each.line == ANCHOR}
+    anchors = {each.level for each in cells_of(comparison) if each.line in ANCHORS}
 
     def wanted() -> list[Training]:
         return _by_urgency(comparison, record, levels, anchors)

@@ -16,7 +16,7 @@ from coinflower.experiments.simulator.request import Request
 from coinflower.experiments.simulator.simulated_run import run_request
 from coinflower.learning import Dataset, Update
 from coinflower.learning.data.persons import units_of
-from coinflower.protocol.choices import Choice, learning_rates, update_for
+from coinflower.protocol.choices import CLIP_NORM, Choice, learning_rates, update_for
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.planner import Wishes
 from coinflower.protocol.unit import Unit
@@ -128,6 +128,7 @@ def _train(
         p=split.p,
         q=split.q,
         cap=split.cap,
+        clip_norm=CLIP_NORM,
         # Whoever adds it in the plan: here it is one noise of this size in every sum.
         sigma=choice.noise_share * split.p * split.q * clients * d,
         noise=Mode.TRUSTED,

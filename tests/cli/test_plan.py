@@ -231,10 +231,14 @@ def test_a_plan_needs_no_batch_and_names_all_that_is_chosen():
     least, largest = found["learning_rate_range"]
     assert least <= found["learning_rate"] <= largest
     settings = tomllib.loads(found["settings_toml"])
-    assert settings["update"] == found["update"] == {
-        **{"learning_rate": found["learning_rate"], "momentum": 0.9, "schedule": "cosine"},
-        **{"warm_up_rounds": 3, "averaging": 0.9},
-    }
+    assert (
+        settings["update"]
+        == found["update"]
+        == {
+            **{"learning_rate": found["learning_rate"], "momentum": 0.9, "schedule": "cosine"},
+            **{"warm_up_rounds": 3, "averaging": 0.9},
+        }
+    )
     ratios = [each["signal_to_noise"] for each in found["splits"]]
     assert ratios == sorted(ratios, reverse=True)
 

@@ -142,7 +142,7 @@ def test_without_privacy_nothing_is_clipped_and_no_noise_is_added():
 def test_anchors_are_tuned_first_and_every_level_is_trained_before_seeds(record):
     cells = cells_of(MNIST)[:21]
     levels = list(dict.fromkeys(cell.level for cell in cells))
-    anchors = {cell.level for cell in cells if cell.line == playing.ANCHOR}
+    anchors = {cell.level for cell in cells if cell.line in playing.ANCHORS}
 
     def stages():
         while wanted := playing._by_urgency(MNIST, record, levels, anchors):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from coinflower.accounting.composition.calibration import Split
-from coinflower.experiments.comparison.comparisons import CLIP_NORM, COMPARISONS
+from coinflower.experiments.comparison.comparisons import COMPARISONS
 from coinflower.experiments.comparison.playing import cells_of
 from coinflower.experiments.comparison.record import TrainingRecord
-from coinflower.protocol.choices import chosen, learning_rates, ranked, signal_left
+from coinflower.protocol.choices import CLIP_NORM, chosen, learning_rates, ranked, signal_left
 from coinflower.protocol.modes import Mode
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -63,7 +63,7 @@ def test_learning_rates_fall_with_the_noise_and_with_the_size_of_the_model():
     assert least < first < largest
     assert learning_rates(0.04, 100_000)[1] == pytest.approx(first / 4, rel=0.01)
     assert learning_rates(0.01, 1_600_000)[1] == pytest.approx(first / 4, rel=0.01)
-    assert learning_rates(1e-9, 100)[1] == 1.5
+    assert learning_rates(1e-9, 100)[1] == 1.5 / CLIP_NORM
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_learning_rates_fall_with_the_noise_and_with_the_size_of_the_model():
 )
 def test_the_best_rates_of_the_papers_batches_lie_within(sigma, best):
     least, _, largest = learning_rates(sigma / 70, 143_162)
-    assert least <= best <= largest
+    assert least <= best / CLIP_NORM <= largest
 
 
 def test_the_best_rates_of_large_batches_lie_within():
@@ -82,4 +82,4 @@ def test_the_best_rates_of_large_batches_lie_within():
         if cell.line.name == "centralised DP-SGD" and outcome is not None:
             noise = cell.level.noise / comparison.batch
             least, _, largest = learning_rates(noise, 143_162)
-            assert least <= outcome.rate * CLIP_NORM <= largest
+            assert least <= outcome.rate <= largest
