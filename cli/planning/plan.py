@@ -28,6 +28,7 @@ from coinflower.cli.privacy import SCHEME_HELP, warn_of_scheme
 from coinflower.deploy.terminal import say
 from coinflower.protocol.choices import Choice, weighing
 from coinflower.protocol.choices import chosen as chosen_of
+from coinflower.protocol.evaluation_price import EvaluationPrice, price_of_evaluations
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.notary_key import notary_key
 from coinflower.protocol.planner import (
@@ -111,6 +112,10 @@ def plan(
     ] = None,
     threshold: Threshold = None,
     colluders: Colluders = None,
+    evaluate_every: Annotated[
+        int | None,
+        typer.Option(help="Also price evaluations on clients' records, every N rounds."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for settings.toml, policy.toml and plan.json.")
     ] = None,
@@ -170,6 +175,7 @@ def plan(
         proposal = propose(wishes, best.split, tuned_rate=rate)
     everybody = with_everybody(wishes, best)
     pays = _secret_coin_pays(kind, wishes, best)
+    priced = _evaluation_price(kind, wishes, best, evaluate_every)
     figures = {
         **_figures(wishes, kind.name, found, best, proposal),
         "with_everybody": None if everybody is None else everybody.figures(),
@@ -177,6 +183,7 @@ def plan(
         "proxy": [each.figures() for each in grid],
         "secret_coin_pays": pays,
         "stated_model": learning.fields()["model"],
+        "evaluation": None if priced is None else priced.figures(),
     }
     written = _write(wishes, proposal, out, figures)
     if as_json:
@@ -191,6 +198,8 @@ def plan(
         say(sentence)
     if pays is False and best.split.p < 1:
         say(why_no_secret(_round_of(best, wishes.d)))
+    if priced is not None:
+        say(_evaluations_told(priced, best))
     if proposal is not None and (interactive or out is not None):
         print_proposal(proposal, written)
 
@@ -212,6 +221,32 @@ def _affordable(hours: float | None, round_seconds: float) -> int | None:
 def _round_of(choice: Choice, d: int) -> Round:
     split = choice.split
     return Round(split.p, split.q, d, split.sigma, split.cap)
+
+
+def _evaluation_price(
+    kind: type[Analysis], wishes: Wishes, best: Choice, every: int | None
+) -> EvaluationPrice | None:
+    if every is None:
+        return None
+    validation.require_count("evaluate every", every, least=1)
+    return price_of_evaluations(
+        kind,
+        _round_of(best, wishes.d),
+        rounds=wishes.rounds,
+        every=every,
+        epsilon=wishes.epsilon,
+        delta=wishes.delta,
+    )
+
+
+def _evaluations_told(price: EvaluationPrice, best: Choice) -> str:
+    return (
+        f"{price.times} evaluations on clients' records, every {price.every} rounds, at "
+        f"σ = {rounded_up(price.sigma)} cost ε = {rounded_up(price.epsilon)} on their own. The "
+        f"training then needs σ = {rounded_up(price.training_sigma)} instead of "
+        f"{rounded_up(best.split.sigma)}; together ε = {rounded_up(price.together)}. What is "
+        f"proposed here is without them; run --evaluation-epsilon {price.epsilon:.3g} has them."
+    )
 
 
 def _secret_coin_pays(kind: type[Analysis], wishes: Wishes, best: Choice) -> bool | None:
