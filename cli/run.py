@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import click
 import typer
@@ -99,6 +99,13 @@ def run(
         float | None,
         typer.Option(help="Start a round every N seconds; late answers are dropped."),
     ] = None,
+    download_precision: Annotated[
+        Literal["single", "half"],
+        typer.Option(
+            click_type=click.Choice(["single", "half"]),
+            help="How exactly clients are told the model; half makes the download half as long.",
+        ),
+    ] = "single",
     tracker: Annotated[
         list[str] | None,
         typer.Option(
@@ -192,6 +199,7 @@ def run(
             evaluation_metrics=tuple(cast(list[MetricName], evaluation_metric or [])),
             poll_seconds=poll_seconds,
             round_seconds=round_seconds,
+            download_precision=download_precision,
             trackers=tuple(map(TrackerName, tracker or ())),
             insecure_seed=seed,
             threshold=threshold,

@@ -206,7 +206,7 @@ def _gradient(message: Message, owner: Callable[[], Participant]) -> Message:
     terms, round_ = _terms(message), _whole(_ask(message), messages.ROUND)
     participant = owner()
     # The participant has the only reference, and frees the memory before it computes a sum.
-    weights = [message.content.pop(messages.ASK)[messages.WEIGHTS]]
+    weights = [messages.weights_in(message.content.pop(messages.ASK))]
     sent: dict[str, ConfigRecordValues] = {}
     total: Buffer
     if terms.mode.masks_sums:

@@ -3,7 +3,8 @@
 Stock Flower knows who calls its Fleet API but lets every node fetch or delete whatever it knows the
 hash of, tells it at an upload which objects are there already, takes questions to other nodes from
 it in the server's name, and shows it how many bytes a run has moved so far. Any of these tells, or
-spoils, what others do. The fence stands between Flower's routes and their handlers.
+spoils, what others do. The fence stands between Flower's routes and their handlers. What rides
+along with a call (`coinflower.flower_internals.riders`) passes it as if it came alone.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 from flwr.proto.fleet_pb2 import (
+    DeactivateNodeRequest,
+    DeactivateNodeResponse,
     PullMessagesRequest,
     PullMessagesResponse,
     PushMessagesRequest,
@@ -32,25 +34,14 @@ from flwr.proto.message_pb2 import (
 from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
 from flwr.server.superlink.linkstate import LinkState
 from flwr.supercore.object_store import ObjectStore
-from flwr.superlink import main
-from flwr.superlink.cli import flower_superlink
-from flwr.superlink.servicer.fleet import fleet_handlers
-from flwr.superlink.servicer.runtime import runtime_handlers
 
-from coinflower.flower_internals.asides import ObjectsAside, Pushed, drop_pulled, pulled
+from coinflower.flower_internals.asides import Pushed, came_along, drop_pulled, pull_or_wait
+from coinflower.flower_internals.desk import Office, send_short_ones_along, store_along
 from coinflower.flower_internals.messages import object_ids
 
 logger = logging.getLogger("coinflower.server")
 
 _MOST_MESSAGES = 64
-_FENCED = (
-    "pull_messages",
-    "pull_object",
-    "push_messages",
-    "push_object",
-    "confirm_message_received",
-    "get_run",
-)
 
 
 class _Owned:
@@ -89,23 +80,41 @@ class Fence:
 
     Args:
         stock: Flower's handlers.
+        office: What the server's side rings.
     """
 
-    def __init__(self, stock: Any) -> None:
+    def __init__(self, stock: Any, office: Office) -> None:
         self._stock = stock
+        self._office = office
         self._questions = _Owned()
         self._answers = _Owned()
+
+    def deactivate_node(
+        self, request: DeactivateNodeRequest, state: LinkState
+    ) -> DeactivateNodeResponse:
+        """Let a node go; what it waits for it waits for no longer."""
+        response: DeactivateNodeResponse = self._stock.deactivate_node(request, state)
+        self._office.bells.dismiss(request.node_id)
+        return response
 
     def pull_messages(
         self, request: PullMessagesRequest, state: LinkState, store: ObjectStore
     ) -> PullMessagesResponse:
         """Hand over the caller's next question, and note that it is its own."""
-        response: PullMessagesResponse = self._stock.pull_messages(request, state, store)
-        for message, tree in zip(
-            response.messages_list, response.message_object_trees, strict=True
-        ):
-            self._questions.add(request.node.node_id, message.metadata.message_id, object_ids(tree))
-        return response
+
+        def pull() -> PullMessagesResponse:
+            with self._office.arriving:
+                response: PullMessagesResponse = self._stock.pull_messages(request, state, store)
+            for message, tree in zip(
+                response.messages_list, response.message_object_trees, strict=True
+            ):
+                head = message.metadata
+                self._questions.add(request.node.node_id, head.message_id, object_ids(tree))
+                send_short_ones_along(state, head.run_id, tree.children)
+            return response
+
+        answer: PullMessagesResponse = pull_or_wait(self._office.bells, request.node.node_id, pull)
+        return answer
 
     def pull_object(self, request: PullObjectRequest, state: LinkState) -> PullObjectResponse:
         """Hand over an object of a question to the caller that is still there.
@@ -124,7 +133,8 @@ class Fence:
     def push_messages(self, request: PushMessagesRequest, state: LinkState) -> PushMessagesResponse:
         """Take the caller's answer to a question it was asked.
 
-        All its objects are then asked for. Which of them the store has already is not told.
+        All its objects that did not come along are then asked for. Which of them the store has
+        already is not told.
         """
         node = request.node.node_id
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
@@ -137,14 +147,23 @@ class Fence:
         names = list(dict.fromkeys(object_ids(tree)))
         response: PushMessagesResponse = self._stock.push_messages(request, state)
         self._answers.add(node, head.message_id, names)
-        response.objects_to_push[:] = names
+        came = came_along()
+        for name, content in came.objects.items():
+            if name in names:
+                store_along(state, head.run_id, response.session_id, name, content)
+        response.objects_to_push[:] = [name for name in names if name not in came.objects]
+        for name in came.confirmed:
+            if self._questions.has(node, name):
+                state.object_store.delete(name)
+        self._office.ring_server(head.run_id)
         return response
 
     def push_object(self, request: PushObjectRequest, state: LinkState) -> PushObjectResponse:
         """Take an object of an answer of the caller's."""
         own = bool(self._answers.holding(request.node.node_id, request.object_id))
+        pushed = Pushed(request)
         if own:
-            self._stock.push_object(Pushed(request), state)
+            self._stock.push_object(pushed, state)
         return PushObjectResponse(stored=own)
 
     def confirm_message_received(
@@ -166,37 +185,3 @@ class Fence:
     def _refused(node: int, what: str) -> PushMessagesResponse:
         logger.warning("Node %d sent %s; it is dropped.", node, what)
         return PushMessagesResponse()
-
-
-def put_up_fence() -> None:
-    """Put the fence before Flower's handlers, in this process."""
-    fence = Fence(SimpleNamespace(**{name: getattr(fleet_handlers, name) for name in _FENCED}))
-    for name in _FENCED:
-        setattr(fleet_handlers, name, getattr(fence, name))
-
-
-def set_objects_aside() -> None:
-    """Lead long objects past the layers of the SuperLink, in this process."""
-    handlers: list[Any] = [fleet_handlers, runtime_handlers]
-    push_object, create_app = handlers[1].push_object, main.create_app
-
-    def push(request: PushObjectRequest, state: LinkState, task: Any) -> PushObjectResponse:
-        response: PushObjectResponse = push_object(Pushed(request), state, task)
-        return response
-
-    def create(*arguments: Any, **options: Any) -> Any:
-        app = create_app(*arguments, **options)
-        app.add_middleware(ObjectsAside)
-        return app
-
-    handlers[1].push_object = push
-    for module in handlers:
-        module.PullObjectResponse = pulled
-    main.create_app = create
-
-
-def run_fenced_superlink() -> None:
-    """Be ``flower-superlink``, which takes its arguments from the command line, with a fence."""
-    put_up_fence()
-    set_objects_aside()
-    flower_superlink()

@@ -16,6 +16,7 @@ from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
     PullMessagesRequest,
+    PullMessagesResponse,
     PushMessagesRequest,
     PushMessagesResponse,
     RegisterNodeFleetRequest,
@@ -38,7 +39,8 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from coinflower.flower_internals.connections import make_client
 from coinflower.flower_internals.long_fields import Buffer
 from coinflower.flower_internals.messages import Arrival, Departure, MalformedError
-from coinflower.flower_internals.objects import pull_object, push_object
+from coinflower.flower_internals.objects import exchange, pull_object, push_object
+from coinflower.flower_internals.riders import PULL_MESSAGES, PUSH_MESSAGES, Riders
 
 if TYPE_CHECKING:
     from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
@@ -88,6 +90,9 @@ class Fleet:
             authorities.
         heartbeat_interval: Seconds that are promised between heartbeats.
         proxy: What requests go through, if not directly.
+
+    Attributes:
+        waits: Whether the SuperLink waits for messages, and takes what rides along.
     """
 
     def __init__(
@@ -102,6 +107,7 @@ class Fleet:
         signature = _Signature(key)
         self._public_key = signature.public_key
         self._interval = heartbeat_interval
+        self.waits = False
         self._node = Node(node_id=0)
         self._client = make_client(
             FleetHttpClient,
@@ -141,18 +147,29 @@ class Fleet:
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=self._interval)
         return self._client.SendNodeHeartbeat(request).success
 
-    def pull_message(self) -> Arrival | None:
+    def pull_message(self, wait_seconds: float) -> Arrival | None:
         """Return the next message for this node, if there is one.
+
+        Args:
+            wait_seconds: How long the SuperLink may wait for one, if it knows how to.
 
         Raises:
             MalformedError: Something has come that is no message.
         """
-        response = self._client.PullMessages(PullMessagesRequest(node=self._node))
+        response, came = exchange(
+            self._client,
+            f"{_API}/{PULL_MESSAGES}",
+            PullMessagesRequest(node=self._node),
+            PullMessagesResponse,
+            Riders(wait_seconds=wait_seconds),
+            timeout=wait_seconds + _TIMEOUT_SECONDS,
+        )
+        self.waits = came.wait_seconds is not None
         if not response.messages_list:
             return None
         try:
             message = message_from_proto(response.messages_list[0])
-            return Arrival(message, response.message_object_trees[0])
+            return Arrival(message, response.message_object_trees[0], came.objects)
         except Exception as error:  # Flower's parsers raise what they like
             raise MalformedError("it sent a message that is malformed") from error
 
@@ -168,10 +185,16 @@ class Fleet:
         )
         self._client.ConfirmMessageReceived(request)
 
-    def push_message(self, departure: Departure) -> PushMessagesResponse:
-        """Announce a message; return which of its objects are missing, and the session's id.
+    def push_message(
+        self, departure: Departure, confirmed: Sequence[str] = ()
+    ) -> PushMessagesResponse:
+        """Send a message; return which of its objects are missing, and the session's id.
 
         The stated processing time is always 0: the true one would reveal whether there was work.
+
+        Args:
+            departure: The message, whose objects ride along.
+            confirmed: Messages whose content the SuperLink can drop.
         """
         request = PushMessagesRequest(
             node=self._node,
@@ -179,7 +202,16 @@ class Fleet:
             message_object_trees=[departure.tree],
             clientapp_runtime_list=[0.0],
         )
-        return self._client.PushMessages(request)
+        response, _ = exchange(
+            self._client,
+            f"{_API}/{PUSH_MESSAGES}",
+            request,
+            PushMessagesResponse,
+            Riders(confirmed=confirmed),
+            departure.pieces(),
+            timeout=_UPLOAD_TIMEOUT_SECONDS,
+        )
+        return response
 
     def push_object(
         self, run_id: int, session_id: str, object_id: str, pieces: Sequence[Buffer]

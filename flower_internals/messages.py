@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flwr.app import Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
@@ -82,10 +82,17 @@ def object_ids(tree: ObjectTree) -> list[str]:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A message that has come without its content, and the tree of its objects."""
+    """A message that has come without its content.
+
+    Attributes:
+        message: The message.
+        tree: Its objects' names.
+        objects: Those of them that came along.
+    """
 
     message: Message
     tree: ObjectTree
+    objects: Mapping[str, Buffer] = field(default_factory=dict)
 
     def content_ids(self) -> list[str]:
         """Return the hashes of the content's objects, or raise MalformedError."""
@@ -117,11 +124,14 @@ class Departure:
             self.tree = get_object_tree(message)
             self._objects = get_all_nested_objects(message)
 
-    def contents(self, wanted: Iterable[str]) -> Iterator[tuple[str, Sequence[Buffer]]]:
-        """Yield the wanted objects in pieces, each of which is then forgotten."""
-        missing = set(wanted)
-        for object_id in [name for name in self._objects if name in missing]:
-            yield object_id, pieces_of(self._objects.pop(object_id))
+    def pieces(self, wanted: Iterable[str] | None = None) -> dict[str, Sequence[Buffer]]:
+        """Return the wanted objects in pieces, by name; all of them if None."""
+        names = self._objects if wanted is None else [name for name in wanted if name in self]
+        return {name: pieces_of(self._objects[name]) for name in names}
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether an object belongs to the message."""
+        return name in self._objects
 
 
 @contextmanager

@@ -163,6 +163,7 @@ class Optimizer:
         self._parameter.grad = torch.from_numpy(gradient)
         self._optimizer.param_groups[0]["lr"] = self._update.rate(round_, self._rounds)
         self._optimizer.step()
+        self._parameter.grad = None  # as large as the model, and done with
         self._steps += 1
         if self._averaged is not None:
             assert self._update.averaging is not None

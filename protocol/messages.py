@@ -10,9 +10,13 @@ it to whoever knows the name: a client could else find another's answer by tryin
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from coinflower.accounting.errors import UserError
 
 ENROL = "enrol"
 """Do you agree to these terms? Answered by yes and the declared size, or by a refusal."""
@@ -29,6 +33,8 @@ OPEN = "open"
 ASK = "ask"
 ANSWER = "answer"
 WEIGHTS = "weights"
+HALF_WEIGHTS = "half-weights"
+"""The weights in half precision; a question has these or ``WEIGHTS``."""
 SUM = "sum"
 SALT = "salt"
 VECTOR = "vector"
@@ -60,7 +66,7 @@ MASKS = "masks"
 BAD = "bad"
 PROOF = "proof"
 
-VECTORS = frozenset({WEIGHTS, SUM})
+VECTORS = frozenset({WEIGHTS, HALF_WEIGHTS, SUM})
 """Fields that may be as large as a model: whoever reads them is given a view, not bytes."""
 
 FAILURE_REASON = "The client could not handle this message."
@@ -85,6 +91,48 @@ def salt(size: int = 0) -> bytes:
 def vector_to_view(vector: npt.NDArray[np.float32]) -> memoryview:
     """Return a vector as the little-endian single-precision numbers that travel, not copied."""
     return np.ascontiguousarray(vector, dtype="<f4").data.cast("B")
+
+
+Precision = Literal["single", "half"]
+"""How exactly the model is told to clients. It is public, so that this costs no privacy."""
+
+
+def weights_to_field(
+    weights: npt.NDArray[np.float32], precision: Precision
+) -> tuple[str, memoryview]:
+    """Return the model as it travels, and the name of its field.
+
+    Raises:
+        ValueError: A weight is too large for half precision.
+    """
+    if precision == "single":
+        return WEIGHTS, vector_to_view(weights)
+    with np.errstate(over="ignore"):
+        halves = weights.astype("<f2")
+    if not np.isfinite(halves).all():
+        raise UserError(
+            f"The model has a weight of {np.abs(weights).max():g}, and half precision ends at "
+            f'{np.finfo(np.float16).max:g}; continue with download_precision = "single".'
+        )
+    return HALF_WEIGHTS, halves.data.cast("B")
+
+
+def weights_in(question: Mapping[str, object]) -> object:
+    """Return the weights of a question as single-precision numbers, whichever way they came.
+
+    What comes in single precision is returned as it is, and checked by `vector_from_bytes`.
+
+    Raises:
+        ValueError: There is no model in the question, or two, or halves that are none.
+    """
+    if (WEIGHTS in question) == (HALF_WEIGHTS in question):
+        raise ValueError(f"a question must have either {WEIGHTS} or {HALF_WEIGHTS}")
+    if WEIGHTS in question:
+        return question[WEIGHTS]
+    halves = question[HALF_WEIGHTS]
+    if not isinstance(halves, bytes | bytearray | memoryview) or len(halves) % 2:
+        raise ValueError("weights in half precision must be an even number of bytes")
+    return vector_to_view(np.frombuffer(halves, dtype="<f2").astype(np.float32))
 
 
 def vector_to_bytes(vector: npt.NDArray[np.float32]) -> bytes:

@@ -26,6 +26,7 @@ _ERRORS = {
     NEVER_ARRIVED: "its answer was announced but did not arrive in time; if this happens often, "
     "its line is too slow for upload_seconds and reply_seconds",
 }
+_BLOCK = 1 << 16
 
 
 class Replies(ABC):
@@ -151,4 +152,9 @@ def largest_norm(terms: Terms, declared_size: int, length: int) -> float:
 
 
 def _norm(vector: Vector) -> float:
-    return float(np.linalg.norm(vector.astype(np.float64)))
+    """Return the L2 norm in double precision, with no copy as long as the vector."""
+    squares = 0.0
+    for start in range(0, vector.size, _BLOCK):
+        block = vector[start : start + _BLOCK].astype(np.float64)
+        squares += float(block @ block)
+    return math.sqrt(squares)

@@ -280,6 +280,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         attendance=_attendance(settings, journal),
         round_seconds=settings.round_seconds,
         enough=settings.enough,
+        download_precision=settings.download_precision,
         update=settings.update,
         sizes=sizes,
         evaluations=_evaluations(settings, task, randomness, sizes),

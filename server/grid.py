@@ -15,8 +15,10 @@ from collections.abc import Iterable, Iterator
 from flwr.app import Error, Message
 
 from coinflower.flower_internals.messages import NODE_UNAVAILABLE, set_created_at, set_source
-from coinflower.flower_internals.runtime import MessageGrid, pull_replies, push_questions
+from coinflower.flower_internals.runtime import MessageGrid, Messenger
 from coinflower.protocol.messages import VECTORS
+
+_LONGEST_WAIT_SECONDS = 1.0
 
 
 class Pending:
@@ -53,14 +55,15 @@ class Pending:
         refused = (reply.metadata.src_node_id for reply in self._refused)
         return frozenset(self._nodes.values()) | frozenset(refused)
 
-    def poll(self, deadline: float = math.inf) -> Iterator[Message]:
+    def poll(self, deadline: float = math.inf, wait_seconds: float = 0.0) -> Iterator[Message]:
         """Yield the replies, errors included, that have come; wait only for uploads that began.
 
-        Ask for a few messages at a time, in turn. Each reply is fetched when the one before has
-        been dealt with, so that no two of them need to be held.
+        Ask for a few hundred messages at a time, in turn. Each reply that is long is fetched when
+        the one before has been dealt with, so that no two of them need to be held.
 
         Args:
             deadline: When, on the monotonic clock, an unfinished upload counts as an error.
+            wait_seconds: How long to wait for a reply, if the SuperLink knows how to.
         """
         if self._refused:
             refused, self._refused = self._refused, []
@@ -71,7 +74,7 @@ class Pending:
             return
         for message_id in asked:
             self._nodes[message_id] = self._nodes.pop(message_id)
-        for reply in self._grid.pull(asked, deadline):
+        for reply in self._grid.pull(asked, deadline, wait_seconds):
             if self._attribute(reply):
                 yield reply
             del reply  # or it would stay while the next one comes
@@ -88,7 +91,8 @@ class PromptGrid:
 
     Args:
         grid: The Grid that the ServerApp was given.
-        poll_interval: Seconds between two looks that found nothing.
+        poll_interval: Seconds between two looks that found nothing; less than a second only if the
+            SuperLink cannot wait.
         batch: Most replies that one look asks for.
         object_patience: Seconds to wait for the content of a reply that was announced; the client
             may have died while it uploaded, or have a slow line.
@@ -99,10 +103,11 @@ class PromptGrid:
         grid: MessageGrid,
         *,
         poll_interval: float = 0.05,
-        batch: int = 8,
+        batch: int = 256,
         object_patience: float = 20.0,
     ) -> None:
         self._grid = grid
+        self._messenger = Messenger(grid)
         self._poll_interval = poll_interval
         self.batch = batch
         self._object_patience = object_patience
@@ -113,15 +118,17 @@ class PromptGrid:
 
     def push_messages(self, messages: list[Message]) -> Iterable[str]:
         """Push messages and return their ids."""
-        return push_questions(self._grid, messages)
+        return self._messenger.push(messages)
 
-    def pull(self, message_ids: list[str], deadline: float = math.inf) -> Iterator[Message]:
+    def pull(
+        self, message_ids: list[str], deadline: float = math.inf, wait_seconds: float = 0.0
+    ) -> Iterator[Message]:
         """Pull the replies to some messages that are there by now; see `Pending.poll`."""
-        return pull_replies(
-            self._grid,
+        return self._messenger.pull(
             message_ids,
             lambda: min(self._object_patience, deadline - time.monotonic()),
             VECTORS,
+            wait_seconds,
         )
 
     def push(self, messages: Iterable[Message]) -> Pending:
@@ -154,7 +161,10 @@ class PromptGrid:
         came = 0
         while pending.outstanding:
             nothing = True
-            for reply in pending.poll(deadline):
+            wait_seconds = 0.0
+            if self._poll_interval < _LONGEST_WAIT_SECONDS:  # else the pause is there on purpose
+                wait_seconds = min(_LONGEST_WAIT_SECONDS, deadline - time.monotonic())
+            for reply in pending.poll(deadline, wait_seconds):
                 nothing = False
                 came += not reply.has_error()
                 yield reply
@@ -164,5 +174,5 @@ class PromptGrid:
                 enough = None
             if time.monotonic() > deadline:
                 return
-            if nothing:
+            if nothing and not (wait_seconds and self._messenger.waits):
                 time.sleep(self._poll_interval)

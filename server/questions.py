@@ -13,7 +13,10 @@ from coinflower.protocol.terms import Terms
 
 
 def question(
-    terms: Terms, fields: Mapping[str, int | bytes] | None = None, *, weights: Buffer | None = None
+    terms: Terms,
+    fields: Mapping[str, int | bytes] | None = None,
+    *,
+    weights: tuple[str, Buffer] | None = None,
 ) -> RecordDict:
     """Return the content of a message that carries the terms; clients remember nothing.
 
@@ -22,10 +25,11 @@ def question(
     Args:
         terms: The public terms.
         fields: What else is asked.
-        weights: The model as it travels, if that is what the question is about; not copied.
+        weights: The model as it travels and its field's name, if that is what the question is
+            about; not copied.
     """
     said: dict[str, ConfigRecordValues] = {messages.TERMS: terms.to_json(), **(fields or {})}
     said[messages.SALT] = messages.salt()
     if weights is None:
         return RecordDict({messages.ASK: ConfigRecord(said)})
-    return RecordDict({messages.ASK: LongRecord(said, messages.WEIGHTS, weights)})
+    return RecordDict({messages.ASK: LongRecord(said, *weights)})

@@ -59,6 +59,7 @@ class Rounds:
         timeout: Seconds that a client may take to answer.
         sizes: How much data clients may declare.
         enough: When a round need not wait for everybody; None waits for all.
+        download_precision: How exactly clients are told the model.
         invites_ahead: Whether the coins of the next rounds are asked for before these begin.
     """
 
@@ -75,6 +76,7 @@ class Rounds:
         timeout: float,
         sizes: SizeLimits | None = None,
         enough: Enough | None = None,
+        download_precision: messages.Precision = "single",
         invites_ahead: bool = True,
     ) -> None:
         self._terms = terms
@@ -83,6 +85,7 @@ class Rounds:
         self._randomness = randomness
         self._attendance = attendance
         self._pace = pace
+        self._download_precision = download_precision
         self._lateness = Lateness(enough, echoes)
         self._roster = Roster(grid, terms, timeout, sizes, echoes)
         self._invitations = Invitations(grid, terms, self._roster, checkpoints, timeout)
@@ -161,8 +164,8 @@ class Rounds:
             self._available = {node: online[node] for node in coins if node in online}
             present = self._roster.present
             self._asked = {node: size for node, size in present.items() if coins.get(node)}
-        view = messages.vector_to_view(weights)
-        content = question(self._terms, {messages.ROUND: round_}, weights=view)
+        told = messages.weights_to_field(weights, self._download_precision)
+        content = question(self._terms, {messages.ROUND: round_}, weights=told)
         return [
             Message(
                 self._roster.beside(content, node),

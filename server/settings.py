@@ -12,6 +12,7 @@ from pydantic import Field
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.optimizer import Update
+from coinflower.protocol.messages import Precision
 from coinflower.protocol.strict import (
     Count,
     Index,
@@ -81,6 +82,8 @@ class Settings:
         enough_share: Part of the clients whose answers are enough for a round: the others have
             ``grace_seconds`` more. None waits for all, for ``reply_seconds`` at most.
         grace_seconds: See ``enough_share``.
+        download_precision: ``half`` sends clients the model in 16 bits a number, which halves what
+            they download; the server keeps 32. The model is public, so this costs no ε.
         update: How the model steps; costs no ε, so that clients need not agree to it.
         evaluate_every: Rounds between two measurements of the model on the test data.
         evaluation: How the model is measured on clients' own records, which they are charged for;
@@ -109,6 +112,7 @@ class Settings:
     round_seconds: Positive | None = None
     enough_share: Probability | None = None
     grace_seconds: Positive = 2.0
+    download_precision: Precision = "single"
     update: Update = Update()
     evaluate_every: Count = 5
     evaluation: EvaluationSettings | None = None

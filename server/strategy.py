@@ -53,6 +53,7 @@ class RandomParticipation(Strategy):
             `coinflower.server.pace`.
         enough: When a round need not wait for everybody; None waits for all.
         evaluations: Measures the model on clients' records now and then; None never does.
+        download_precision: How exactly clients are told the model; the server keeps all of it.
         on_round: Called after every round with the model to keep.
     """
 
@@ -71,6 +72,7 @@ class RandomParticipation(Strategy):
         round_seconds: float | None = None,
         enough: Enough | None = None,
         evaluations: Evaluations | None = None,
+        download_precision: messages.Precision = "single",
         on_round: Callable[[RoundReport, Vector], None] = lambda _, __: None,
     ) -> None:
         self._terms = terms
@@ -85,6 +87,7 @@ class RandomParticipation(Strategy):
             enough.require_mode(terms.mode)
         self._enough = enough
         self._evaluations = evaluations
+        self._download_precision = download_precision
         self._update = update_of(terms, update)
         self._round = 0
 
@@ -132,6 +135,7 @@ class RandomParticipation(Strategy):
             timeout=timeout,
             sizes=self._sizes,
             enough=self._enough,
+            download_precision=self._download_precision,
         )
         self._restore(initial_arrays)
         result = Result()

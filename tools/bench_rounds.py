@@ -1,58 +1,82 @@
 """How fast rounds go over a real local federation, and how little its nodes need.
 
 Whole federations through the command line: resident nodes against stock Flower (its SuperNodes, and
-its pause of 3 s between two looks for replies), and blocks of ten invitations against single ones.
+its pause of 3 s between two looks for replies), blocks of ten invitations against single ones, and
+from 10 to 200 nodes. CPU is that of all processes, beside what a bare ``/health`` request to a
+SuperLink takes in the same run.
 
 Run with ``python -m tools.bench_rounds``.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
-LEAST_SPEEDUP_OVER_STOCK = 8.0
+from tools.federations import CLIENTS, Watched, cpu_of_a_health_request, watch
+
+LEAST_SPEEDUP_OVER_STOCK = 35.0
 LEAST_SPEEDUP_OF_BLOCKS = 1.5
 MOST_MEMORY_MB = 1000.0
+MOST_REQUESTS_AN_ANSWER = 32.0
+"""An answer comes with two invitations at p = 0.5. Polls and a request for each object made 65."""
+MOST_HEALTH_REQUESTS_AN_ANSWER = 37.0
+"""Half of the 185 ms that an answer took then, at 2.5 ms for a request to ``/health``."""
+NODES = (50, 100, 200)
 
 
 def run() -> list[dict[str, Any]]:
     """Measure everything; see ``tools.bench`` for what the rows mean."""
-    ours, _ = _federation(clients=10, rounds=20, p=0.5, block=1)
-    stock, _ = _federation(
-        clients=10, rounds=4, p=0.5, block=1, extra=("--nodes", "stock", "--poll-seconds", "3")
-    )
-    single, _ = _federation(clients=10, rounds=40, p=0.1, block=1)
-    blocks, _ = _federation(clients=10, rounds=40, p=0.1, block=10)
-    _, memory = _federation(clients=50, rounds=3, p=0.5, block=1)
+    health = cpu_of_a_health_request()
+    ours = _federation(clients=10, rounds=20, p=0.5)
+    stock = _federation(10, 4, 0.5, extra=("--nodes", "stock", "--poll-seconds", "3"))
+    single = _federation(clients=10, rounds=40, p=0.1)
+    blocks = _federation(clients=10, rounds=40, p=0.1, block=10)
+    many = {nodes: _federation(clients=nodes, rounds=4, p=0.5) for nodes in NODES}
+    answers = ours.answers_a_round
+    cpu = ours.a_round(ours.cpu) / answers
+    memory = many[50].memory[CLIENTS]
     return [
         _at_least(
-            "round of 10 nodes, p = 0.5, stock time / ours", stock / ours, LEAST_SPEEDUP_OVER_STOCK
+            "round of 10 nodes, p = 0.5, stock time / ours",
+            stock.seconds / ours.seconds,
+            LEAST_SPEEDUP_OVER_STOCK,
         ),
         _at_least(
             "round of 10 nodes, p = 0.1, K = 1 time / K = 10",
-            single / blocks,
+            single.seconds / blocks.seconds,
             LEAST_SPEEDUP_OF_BLOCKS,
         ),
-        {
-            "measure": "round of 10 nodes, p = 0.5, seconds",
-            "value": ours,
-            "limit": None,
-            "met": True,
-        },
-        {
-            "measure": "50 resident nodes, peak memory of their process, MB",
-            "value": memory,
-            "limit": MOST_MEMORY_MB,
-            "met": memory <= MOST_MEMORY_MB,
-        },
+        _row("round of 10 nodes, p = 0.5, seconds", ours.seconds),
+        *(
+            row
+            for nodes, seen in many.items()
+            for row in (
+                _row(f"round of {nodes} nodes, p = 0.5, seconds", seen.seconds),
+                _at_least(
+                    f"part of {nodes} nodes that the first round counts on",
+                    seen.rounds[0]["available"] / nodes,
+                    1.0,
+                ),
+            )
+        ),
+        _row(
+            "10 nodes, p = 0.5, HTTP requests of all / an answered gradient",
+            ours.a_round(ours.requests) / answers,
+            MOST_REQUESTS_AN_ANSWER,
+        ),
+        _row("10 nodes, p = 0.5, CPU of all processes / an answered gradient, seconds", cpu),
+        _row(
+            "10 nodes, p = 0.5, CPU of an answered gradient / CPU of a /health request",
+            cpu / health,
+            MOST_HEALTH_REQUESTS_AN_ANSWER,
+        ),
+        _row("50 resident nodes, peak memory of their process, MB", memory, MOST_MEMORY_MB),
     ]
+
+
+def _row(measure: str, value: float, limit: float | None = None) -> dict[str, Any]:
+    met = limit is None or value <= limit
+    return {"measure": measure, "value": value, "limit": limit, "met": met}
 
 
 def _at_least(measure: str, value: float, limit: float) -> dict[str, Any]:
@@ -66,40 +90,15 @@ def _at_least(measure: str, value: float, limit: float) -> dict[str, Any]:
 
 def seconds_per_round(*, clients: int, rounds: int, extra: tuple[str, ...]) -> float:
     """Return the mean seconds per round of a federation of the command line."""
-    return _federation(clients=clients, rounds=rounds, p=0.5, block=1, extra=extra)[0]
+    return _federation(clients, rounds, 0.5, extra=extra).seconds
 
 
 def _federation(
-    *, clients: int, rounds: int, p: float, block: int, extra: tuple[str, ...] = ()
-) -> tuple[float, float]:
-    """Run a federation and return the mean seconds per round and the peak memory in MB.
-
-    The first round of a run, in which everything is loaded, does not count.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        command = [str(Path(sys.executable).parent / "coinflower"), "run", "--json"]
-        command += ["--clients", str(clients), "--rounds", str(rounds), "-p", str(p)]
-        command += ["--rounds-per-invite", str(block), "--sigma", "1", "--out", str(out), *extra]
-        command += ["--evaluate-every", str(rounds)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as running:
-            memory = 0.0
-            while running.poll() is None:
-                memory = max(memory, _peak_memory(running.pid))
-                time.sleep(0.5)
-        if running.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)} ended with {running.returncode}")
-        lines = (out / "server" / "metrics.jsonl").read_text().splitlines()
-    return statistics.mean(json.loads(line)["seconds"] for line in lines[1:]), memory
-
-
-def _peak_memory(pid: int) -> float:
-    """Return the most memory a process ever had, in MB; 0 once it is gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-        return int(status.split("VmHWM:")[1].split()[0]) / 1024
-    except (OSError, IndexError):
-        return 0.0
+    clients: int, rounds: int, p: float, block: int = 1, extra: tuple[str, ...] = ()
+) -> Watched:
+    options = ["--clients", str(clients), "--rounds", str(rounds), "-p", str(p)]
+    options += ["--rounds-per-invite", str(block), "--sigma", "1", *extra]
+    return watch([*options, "--evaluate-every", str(rounds)])
 
 
 if __name__ == "__main__":

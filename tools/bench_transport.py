@@ -4,6 +4,10 @@ Whole federations of four clients through the command line, with a model that ha
 bytes on the wire are what the SuperLink reads and writes in a round. The same bytes are then sent
 to another process by plain HTTP and back again, half each way.
 
+A round also computes. What of that nothing can be sent beside is measured on its own, in this
+process: the gradient of one client, the addition of the last sum, and the noise. The rest of the
+computing counts as transport here, even where it happens at the same time.
+
 Run with ``python -m tools.bench_transport``; needs Linux.
 """
 
@@ -11,18 +15,27 @@ from __future__ import annotations
 
 import http.client
 import http.server
-import json
 import multiprocessing
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
+
+import torch
+from torch import nn
+
+from coinflower.learning import (
+    FixedPoint,
+    SecureRandom,
+    add_noise,
+    clipped_gradient_sum,
+    fine_cell,
+    flatten_parameters,
+    load_parameters,
+)
+from tools.federations import Watched, watch
 
 MILLIONS = (0.2, 1, 5, 11)
 MOST_TIMES_BARE = 3.0
@@ -30,6 +43,7 @@ LIMITED = (5, 11)
 _ROUNDS = 8
 _CLIENTS = 4
 _INPUTS, _CLASSES = 64, 10
+_DIGITS, _RATE = 1437, 0.02
 _MODEL = """from torch import nn
 
 
@@ -45,16 +59,20 @@ def run() -> list[dict[str, Any]]:
 
 def _rows(millions: float) -> Iterator[dict[str, Any]]:
     before = _bare_seconds(round(4e6 * millions))
-    seconds, moved, peaks = _federation(millions)
+    seen = _federation(millions)
+    seconds, moved = seen.median_seconds, seen.a_round(seen.moved)
     # Per byte, and both before and after: the machine may have other work.
     bare = statistics.mean([before, _bare_seconds(round(4e6 * millions))]) * moved
+    computing = _computing_seconds(millions)
     what = f"round of {_CLIENTS} clients, {millions:g} M parameters"
     yield _row(f"{what}, seconds", seconds)
+    yield _row(f"{what}, seconds of one gradient, one addition and the noise", computing)
     yield _row(f"{what}, MB on the wire", moved / 1e6)
-    for process, peak in peaks.items():
+    for process, peak in seen.memory.items():
         yield _row(f"{what}, peak memory of the {process}, MB", peak)
     limit = MOST_TIMES_BARE if millions in LIMITED else None
-    yield _row(f"{what}, time / a bare HTTP transfer", seconds / bare, limit)
+    transport = max(seconds - computing, 0.0)
+    yield _row(f"{what}, the rest of the time / a bare HTTP transfer", transport / bare, limit)
 
 
 def _row(measure: str, value: float, limit: float | None = None) -> dict[str, Any]:
@@ -62,82 +80,32 @@ def _row(measure: str, value: float, limit: float | None = None) -> dict[str, An
     return {"measure": measure, "value": value, "limit": limit, "met": met}
 
 
-def _federation(millions: float) -> tuple[float, float, dict[str, float]]:
-    """Return the median seconds and the bytes of a round, and the peak memory of each process.
-
-    The first round, in which everything is loaded, does not count.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        width = round(millions * 1e6 / (_INPUTS + _CLASSES + 1))
-        (folder / "wide.py").write_text(_MODEL.format(inputs=_INPUTS, width=width))
-        out = folder / "run"
-        command = [str(Path(sys.executable).parent / "coinflower"), "run", "--json"]
-        command += ["--clients", str(_CLIENTS), "--rounds", str(_ROUNDS), "-p", "1", "-q", "0.02"]
-        command += ["--sigma", "1", "--learning-rate", "0.01", "--evaluate-every", str(_ROUNDS)]
-        command += ["--model", "wide:model", "--out", str(out)]
-        environment = {**os.environ, "PYTHONPATH": str(folder)}
-        peaks = {"clients": 0.0, "SuperLink": 0.0, "server": 0.0}
-        moved: dict[int, int] = {}
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as running:
-            while running.poll() is None:
-                played = _played(out)
-                for process, pid in _processes(running.pid).items():
-                    peaks[process] = max(peaks[process], _peak_memory(pid))
-                    if process == "SuperLink":
-                        moved[played] = max(moved.get(played, 0), _moved_bytes(pid))
-                time.sleep(0.02)
-        if running.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)} ended with {running.returncode}")
-        lines = (out / "server" / "metrics.jsonl").read_text().splitlines()
-    first, last = min(moved.keys() - {0}), max(moved.keys() - {_ROUNDS})
-    a_round = (moved[last] - moved[first]) / (last - first)
-    return statistics.median(json.loads(line)["seconds"] for line in lines[1:]), a_round, peaks
+def _federation(millions: float) -> Watched:
+    width = round(millions * 1e6 / (_INPUTS + _CLASSES + 1))
+    options = ["--clients", str(_CLIENTS), "--rounds", str(_ROUNDS), "-p", "1", "-q", str(_RATE)]
+    options += ["--sigma", "1", "--learning-rate", "0.01", "--evaluate-every", str(_ROUNDS)]
+    wide = _MODEL.format(inputs=_INPUTS, width=width)
+    return watch([*options, "--model", "wide:model"], modules={"wide": wide})
 
 
-def _played(out: Path) -> int:
-    try:
-        return len((out / "server" / "metrics.jsonl").read_text().splitlines())
-    except OSError:
-        return 0
-
-
-def _processes(root: int) -> dict[str, int]:
-    """Return the processes of a federation by what they are."""
-    found = {"clients": root}
-    below = [root]
-    while below:
-        pid = below.pop()
-        try:
-            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        below += map(int, children)
-        if b"guard.py" not in command and b"fenced_superlink" in command:
-            found["SuperLink"] = pid
-        elif b"flwr-serverapp" in command:
-            found["server"] = pid
-    return found
-
-
-def _peak_memory(pid: int) -> float:
-    """Return the most memory a process ever had, in MB; 0 once it is gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-        return int(status.split("VmHWM:")[1].split()[0]) / 1024
-    except (OSError, IndexError):
-        return 0.0
-
-
-def _moved_bytes(pid: int) -> int:
-    """Return what a process has read and written so far; its connections are nearly all of it."""
-    try:
-        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-    except OSError:
-        return 0
-    figures = dict(line.split(": ") for line in lines)
-    return int(figures["rchar"]) + int(figures["wchar"])
+def _computing_seconds(millions: float, times: int = 3) -> float:
+    """Return the seconds of what a round computes while nothing can be sent."""
+    width = round(millions * 1e6 / (_INPUTS + _CLASSES + 1))
+    layers = nn.Linear(_INPUTS, width), nn.Linear(width, _CLASSES)
+    model = nn.Sequential(nn.Flatten(), *layers)
+    rows = round(_RATE * _DIGITS / _CLIENTS)
+    inputs, targets = torch.rand(rows, _INPUTS), torch.arange(rows) % _CLASSES
+    weights = flatten_parameters(model).numpy()
+    taken = []
+    for _ in range(times):
+        total = FixedPoint(weights.size, fine_cell(1.0))
+        started = time.perf_counter()
+        load_parameters(model, weights)
+        answer = clipped_gradient_sum(model, inputs, targets, 1.0).numpy()
+        total.add(answer)
+        add_noise(total, 1.0, SecureRandom())
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
 
 
 class _Bare(http.server.BaseHTTPRequestHandler):

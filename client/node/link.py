@@ -4,10 +4,12 @@ Flower's ``http_request_response`` is not used: it ends or interrupts the whole 
 SuperLink refuses it, retries for ever, and cannot be stopped. This speaks the same calls
 with Flower's own client class, and turns every failure into one of four exceptions.
 
-What a message costs is the number of HTTP requests, at 3 to 5 ms of the SuperLink's time each. So
-nothing is asked for twice: a message's head arrives with the poll, and the objects below it are
-kept in a cache, by their hash, that all nodes of the process share
-(``coinflower.client.node.polling_group``).
+What a message costs is the number of HTTP requests, at 3 to 5 ms of the SuperLink's time each. So a
+poll waits until there is a message and brings its short objects along, and a reply goes with all
+its objects and says that the question is done with (`coinflower.flower_internals.riders`). Long
+objects are kept in a cache, by their hash, that all nodes of the process share
+(``coinflower.client.node.polling_group``). A SuperLink that knows none of this is asked in
+Flower's own way.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ Request = ParamSpec("Request")
 Response = TypeVar("Response")
 
 _OBJECT_DEADLINE_SECONDS = 120.0
+# Shorter than what networks take for a dead connection.
+_WAIT_SECONDS = 10.0
 # The SuperLink does not say which.
 _NOT_ACTIVATED = (
     "its key is not allowed there, or another client is using the same key; a client that crashed "
@@ -126,17 +130,21 @@ class Link:
         if not self._call(self._fleet.beat):
             raise ForgottenError
 
+    @property
+    def waits(self) -> bool:
+        """Whether the SuperLink waits for messages and knows what rides along with them."""
+        return self._fleet.waits
+
     def poll(self) -> Arrival | None:
         """Return the next message for this node, still without its content, if there is one."""
-        with self._company.turn():
-            return self._call(self._fleet.pull_message)
+        return self._call(self._fleet.pull_message, _WAIT_SECONDS)
 
     def fetch(self, arrival: Arrival) -> RecordDict:
         """Return the content of a message that ``poll`` returned."""
         run_id = arrival.message.metadata.run_id
         try:
             names = arrival.content_ids()
-            objects = {name: self._object(run_id, name) for name in names}
+            objects = {name: _along(arrival, name) or self._object(run_id, name) for name in names}
             return arrival.content(objects, VECTORS)
         except MalformedError as error:
             raise LostMessageError(str(error)) from error
@@ -147,14 +155,20 @@ class Link:
             self._call(self._fleet.confirm, run_id, message_id)
 
     def reply(self, reply: Message) -> None:
-        """Send a reply. Doing so twice is harmless: the SuperLink keeps the first."""
-        run_id = reply.metadata.run_id
-        departure = Departure(reply)
+        """Send a reply. Doing so twice is harmless: the SuperLink keeps the first.
+
+        A SuperLink that takes what rides along has given out the question with all that belongs to
+        it, and can drop it now.
+        """
+        metadata, departure = reply.metadata, Departure(reply)
+        done = [metadata.reply_to_message_id] if self.waits else []
         # One turn for all of it: the server tries to read a reply as soon as it is announced.
         with self._company.turn():
-            response = self._call(self._fleet.push_message, departure)
-            for object_id, pieces in departure.contents(response.objects_to_push):
-                self._call(self._fleet.push_object, run_id, response.session_id, object_id, pieces)
+            response = self._call(self._fleet.push_message, departure, done)
+            for name, pieces in departure.pieces(response.objects_to_push).items():
+                self._call(
+                    self._fleet.push_object, metadata.run_id, response.session_id, name, pieces
+                )
 
     def _object(self, run_id: int, object_id: str) -> Buffer:
         deadline = time.monotonic() + _OBJECT_DEADLINE_SECONDS
@@ -219,3 +233,11 @@ class Link:
         except RuntimeError as error:
             # What httpx raises once the connection was closed by another thread.
             raise UnreachableError("the connection is closed") from error
+
+
+def _along(arrival: Arrival, name: str) -> Buffer | None:
+    """Return an object that came along with a message."""
+    content = arrival.objects.get(name)
+    if content is not None and not has_object_id(content, name):
+        raise LostMessageError("an object does not match its hash")
+    return content

@@ -109,6 +109,9 @@ class ResidentNode:
         self._eager_until = 0.0
         self._news = 0
         self._in_hand = False
+        self._waiting = False
+        self._hasty = False
+        self._left = False
         self.node_id: int | None = None
 
     @property
@@ -128,6 +131,9 @@ class ResidentNode:
             heart.start()
             self._stop.wait()
             self._company.tell(urgent=True)
+            link = self._link
+            if self._waiting and link is not None:
+                self._say_goodbye(link)  # which ends the wait
             # Threads that wait for a silent network, or for a handler, are left behind: they are
             # daemons, and find their connection closed.
             worker.join(_STOP_PATIENCE_SECONDS)
@@ -137,12 +143,20 @@ class ResidentNode:
         if worker.is_alive():
             self._log.warning("Stopped while a message was being handled or the network was silent")
         link, self._link, self.node_id = self._link, None, None
-        if link is not None and self._reminded_at is None:
-            goodbye = threading.Thread(target=link.leave, daemon=True)
-            goodbye.start()
-            goodbye.join(_STOP_PATIENCE_SECONDS)
-        elif link is not None:
+        if link is not None:
+            self._say_goodbye(link)
+
+    def _say_goodbye(self, link: Link) -> None:
+        """Leave, once."""
+        if self._left:
+            return
+        self._left = True
+        if self._reminded_at is not None:
             link.close()
+            return
+        goodbye = threading.Thread(target=link.leave, daemon=True)
+        goodbye.start()
+        goodbye.join(_STOP_PATIENCE_SECONDS)
 
     def _serve(self) -> None:
         while not self._stop.is_set():
@@ -185,15 +199,22 @@ class ResidentNode:
 
     def _take_turn(self, link: Link) -> None:
         """Wait for the moment to poll, poll, and handle what came."""
-        eager = time.monotonic() < self._eager_until
-        self._company.await_poll(
-            self._poll_interval / (_EAGERNESS if eager else 1), news=self._news
-        )
-        self._news = self._company.news
-        if self._stop.is_set():
-            return
-        arrival = self._insist(link.poll)
-        if arrival is None:
+        if not link.waits or self._hasty:
+            eager = time.monotonic() < self._eager_until
+            self._company.await_poll(
+                self._poll_interval / (_EAGERNESS if eager else 1), news=self._news
+            )
+            self._news = self._company.news
+            if self._stop.is_set():
+                return
+        self._waiting, started = True, time.monotonic()
+        try:
+            arrival = self._insist(link.poll)
+        finally:
+            self._waiting = False
+        # A SuperLink that says that it waits, and does not, is not asked all the time.
+        self._hasty = arrival is None and time.monotonic() - started < self._poll_interval
+        if arrival is None or self._left:
             return
         self._company.tell()
         self._in_hand = True
@@ -219,7 +240,8 @@ class ResidentNode:
         answered = time.monotonic()
         self._insist(lambda: link.reply(reply))
         self._tell_lateness(message, came, answered)
-        self._forget_previous(link, message)
+        if not link.waits:  # else the reply has said so
+            self._forget_previous(link, message)
 
     def _tell_lateness(self, message: Message, came: float, answered: float) -> None:
         """Tell the owner if an answer cannot have counted: the line may be too slow for it."""

@@ -47,6 +47,7 @@ from coinflower.learning.models.handed import FOLDER, ModelSource, hand_over
 from coinflower.learning.optimizer import usual_for
 from coinflower.masking.sealing import public_bytes
 from coinflower.protocol.masked_terms import masked_fields
+from coinflower.protocol.messages import Precision
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy, Share
 from coinflower.protocol.query import MetricName
@@ -98,6 +99,7 @@ class Plan:
         evaluation_metrics: What these measure; the metric to look at first if empty.
         poll_seconds: Pause of the server between two looks for replies.
         round_seconds: From the beginning of a round to that of the next; None starts it at once.
+        download_precision: How exactly clients are told the model: ``single`` or ``half``.
         trackers: Who else is told the figures of each round.
         insecure_seed: Seeds everything; for tests only.
         threshold: In mode masked, how many clients an opened sum has at least; None chooses.
@@ -136,6 +138,7 @@ class Plan:
     evaluation_metrics: tuple[MetricName, ...] = ()
     poll_seconds: float = 0.05
     round_seconds: float | None = None
+    download_precision: Precision = "single"
     trackers: tuple[TrackerName, ...] = ()
     insecure_seed: int | None = None
     threshold: int | None = None
@@ -291,6 +294,7 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
             evaluation=evaluation,
             poll_seconds=plan.poll_seconds,
             round_seconds=plan.round_seconds,
+            download_precision=plan.download_precision,
             patience_seconds=_LONG_SECONDS if plan.waits_for_all else 120.0,
             reply_seconds=_LONG_SECONDS if plan.waits_for_all else 60.0,
             trackers=plan.trackers,

@@ -31,7 +31,7 @@ from coinflower.server.masked.opening import Opening
 from coinflower.server.masked.vouching import Vouching, _Sent
 from coinflower.server.roster import Roster
 from tests.fuzz.fuzz_wire import body_of, framed, metadata, object_id, stored, tree_of
-from tests.support.builders import make_http_grid, make_terms
+from tests.support.builders import exchange_in_process, make_http_grid, make_terms
 from tests.support.notaries import KEY, NOTARY
 
 LENGTH, SIZE = 15, 12
@@ -52,7 +52,8 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         del folder
-        runtime.pull_object = lambda superlink, _, request: superlink.pull_object(request)
+        runtime.pull_object = lambda superlink, _, request, *__: superlink.pull_object(request)
+        runtime.exchange = exchange_in_process
         for name in ("_task_id", "_run_id", "_node_id"):
             setattr(TaskIdentity, name, 1)
         vector = np.linspace(-1, 1, LENGTH, dtype="<f4")

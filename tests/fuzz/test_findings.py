@@ -43,7 +43,7 @@ from tests.fuzz.fuzz_server import (
     _Runtime,
 )
 from tests.fuzz.fuzz_wire import framed, object_id
-from tests.support.builders import make_http_grid
+from tests.support.builders import exchange_in_process, make_http_grid
 
 
 def link_to(handler: Callable[[httpx.Request], httpx.Response]) -> Link:
@@ -186,8 +186,11 @@ def test_a_malformed_reply_counts_against_its_sender_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        flower_runtime, "pull_object", lambda superlink, _, request: superlink.pull_object(request)
+        flower_runtime,
+        "pull_object",
+        lambda superlink, _, request, *__: superlink.pull_object(request),
     )
+    monkeypatch.setattr(flower_runtime, "exchange", exchange_in_process)
     runtime = _Runtime()
     broken = framed("RecordDict", [], b"this is no JSON")
     head = framed("Message", [object_id(broken)], b"")

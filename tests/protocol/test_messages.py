@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from coinflower.protocol.messages import vector_from_bytes, vector_to_bytes
+from coinflower.protocol.messages import (
+    HALF_WEIGHTS,
+    WEIGHTS,
+    vector_from_bytes,
+    vector_to_bytes,
+    weights_in,
+    weights_to_field,
+)
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
@@ -57,3 +64,50 @@ def test_any_bytes_are_a_finite_vector_or_a_value_error(content: bytes, length: 
         return
     assert vector.shape == (length,)
     assert np.isfinite(vector).all()
+
+
+HALVES = st.floats(-60000, 60000, width=32)
+
+
+@given(arrays.arrays(np.float32, st.integers(0, 50), elements=HALVES))
+def test_weights_in_half_precision_are_rounded_and_half_as_long(weights: np.ndarray) -> None:
+    name, content = weights_to_field(weights, "half")
+    assert name == HALF_WEIGHTS
+    assert len(content) == 2 * len(weights)
+    came = vector_from_bytes(weights_in({name: content}), len(weights))
+    assert came.tolist() == weights.astype(np.float16).astype(np.float32).tolist()
+
+
+def test_weights_in_single_precision_come_as_they_went() -> None:
+    weights = np.linspace(-1, 1, 9, dtype=np.float32)
+    name, content = weights_to_field(weights, "single")
+    assert name == WEIGHTS
+    assert weights_in({name: content}) is content
+
+
+@pytest.mark.parametrize("weight", [7e4, -7e4, np.inf])
+def test_a_weight_that_half_precision_cannot_hold_is_named(weight: float) -> None:
+    with pytest.raises(ValueError, match='download_precision = "single"'):
+        weights_to_field(np.array([0.0, weight], np.float32), "half")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {},
+        {WEIGHTS: bytes(8), HALF_WEIGHTS: bytes(4)},
+        {HALF_WEIGHTS: bytes(3)},
+        {HALF_WEIGHTS: [1.0]},
+        {HALF_WEIGHTS: "ab"},
+    ],
+)
+def test_a_question_that_has_no_model_or_two_is_an_error(question: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="weights"):
+        weights_in(question)
+
+
+@pytest.mark.parametrize("halves", [[np.nan, 0.0], [np.inf, 0.0], [0.0], [0.0] * 3])
+def test_halves_are_checked_as_other_weights_are(halves: list[float]) -> None:
+    content = np.array(halves, "<f2").tobytes()
+    with pytest.raises(ValueError, match="vector"):
+        vector_from_bytes(weights_in({HALF_WEIGHTS: content}), 2)

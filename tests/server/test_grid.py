@@ -17,7 +17,7 @@ from flwr.superlink.grid.http_grid import HttpGrid
 from coinflower.flower_internals import runtime
 from coinflower.flower_internals.messages import set_created_at, set_message_id
 from coinflower.server.grid import PromptGrid
-from tests.support.builders import make_http_grid
+from tests.support.builders import exchange_in_process, make_http_grid
 from tests.support.waiting import VirtualTime
 
 
@@ -177,7 +177,7 @@ class HalfSentRuntime:
         trees = [ObjectTree(object_id="a" * 64) for _ in heads]
         return SimpleNamespace(messages_list=heads, message_object_trees=trees)
 
-    def pull_object(self, api: str, request: Any) -> tuple[PullObjectResponse, bytes]:
+    def pull_object(self, api: str, request: Any, *_: Any) -> tuple[PullObjectResponse, bytes]:
         assert (api, request.object_id) == ("runtime", "a" * 64)
         self._clock.now += 1.0
         return PullObjectResponse(object_found=True, object_available=False), b""
@@ -186,6 +186,7 @@ class HalfSentRuntime:
 @pytest.fixture
 def half_sent(clock: VirtualTime, monkeypatch: pytest.MonkeyPatch) -> HttpGrid:
     monkeypatch.setattr(runtime, "pull_object", HalfSentRuntime.pull_object)
+    monkeypatch.setattr(runtime, "exchange", exchange_in_process)
     return make_http_grid(HalfSentRuntime(clock))
 
 

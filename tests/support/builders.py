@@ -19,6 +19,7 @@ from flwr.superlink.grid.http_grid import HttpGrid
 
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import Ledger
+from coinflower.flower_internals.riders import Riders
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Policy
 from coinflower.protocol.terms import Terms
@@ -170,3 +171,9 @@ def make_http_grid(runtime: Any) -> HttpGrid:
     grid.set_run(Run.create_empty(1))
     grid._client = runtime
     return grid
+
+
+def exchange_in_process(client: Any, path: str, request: Any, *_: Any, **__: Any) -> Any:
+    """Make a call of messages to what ``make_http_grid`` was given; nothing rides along."""
+    calls = {"runtime/push-messages": "PushMessages", "runtime/pull-messages": "PullMessages"}
+    return getattr(client, calls[path])(request), Riders()

@@ -199,6 +199,7 @@ class Federation:
         sizes: SizeLimits | None = None,
         round_seconds: float | None = None,
         enough: Enough | None = None,
+        download_precision: messages.Precision = "single",
         **options: Any,
     ) -> Weights:
         """Run the strategy to its end and return the final weights."""
@@ -216,6 +217,7 @@ class Federation:
             sizes=sizes,
             round_seconds=round_seconds,
             enough=enough,
+            download_precision=download_precision,
             on_round=on_round,
             update=self.update,
         )

@@ -16,7 +16,7 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.superlink.cli import flower_superlink
 
-from coinflower.flower_internals.fence import put_up_fence
+from coinflower.flower_internals.superlink import put_up_fence
 
 MESSAGE, FETCHED, OBJECT, TRAFFIC, RUNTIME = "message", "fetched", "object", "traffic", "runtime"
 POLL, HEARTBEAT = "poll", "heartbeat"

@@ -25,6 +25,7 @@ class ScriptedLink:
     """Hands out messages, and fails as the script says."""
 
     def __init__(self, messages: list[Message], failures: list[Exception] | None = None) -> None:
+        self.waits = False
         self.messages = messages
         self.failures = failures or []
         self.joined = 0
