@@ -278,7 +278,7 @@ class Participant:
         logger.warning("Left %s, as the owner asked.", experiment)
 
     def _require_going(self, terms: Terms) -> None:
-        """Refuse what the owner stopped.
+        """Refuse what the owner stopped, and files that end before the data does.
 
         In a private mode the ledger checks again, in the transaction that flips the coin.
         """
@@ -291,6 +291,7 @@ class Participant:
             raise RefusedError(Refusal.LEFT, f"the owner left {terms.experiment} at {since}")
         if stops.paused_since:
             raise RefusedError(Refusal.PAUSED, f"the owner paused at {stops.paused_since}")
+        self._gradients.data.require_whole()
 
     def _coins(self, terms: Terms, rounds: Sequence[int]) -> list[bool]:
         if not all(1 <= round_ <= terms.rounds for round_ in rounds):

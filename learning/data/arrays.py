@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,6 +23,7 @@ from coinflower.learning.data.reading import (
     usable_records,
 )
 from coinflower.learning.data.records import Records
+from coinflower.learning.data.rows import require_room
 from coinflower.learning.data.weights import Weights, weights_of
 from coinflower.protocol.foreign import printable
 
@@ -49,7 +49,10 @@ def load_npz(path: Path, *, numbers: bool | None = False) -> Dataset:
     with _reading(path), zipfile.ZipFile(path) as archive:
         members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
     names = _wanted(path, members)
-    _require_room(path, sum(members[name].file_size for name in names))
+    unpacked = sum(members[name].file_size for name in names)
+    require_room(
+        path, unpacked, "save x, y and so on as .npy files in a folder, which stay on disk"
+    )
     arrays = {}
     with _reading(path), zipfile.ZipFile(path) as archive:
         for name in names:
@@ -108,16 +111,6 @@ def _wanted(path: Path, names: Collection[str]) -> list[str]:
             f"{path} cannot be read as data: it has no array 'x' or 'x_train', only {has}"
         )
     return [name for name in names if _WANTED.fullmatch(name)]
-
-
-def _require_room(path: Path, size: int) -> None:
-    """Refuse arrays that are larger than the memory, however small they are packed."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > memory:
-        raise UserError(
-            f"{path} holds {size / 1e9:.1f} GB, but this machine has {memory / 1e9:.1f} GB of "
-            "memory: save x, y and so on as .npy files in a folder, which stay on disk"
-        )
 
 
 Prepare = Callable[[NDArray[Any]], tuple[NDArray[Any], list[Fault]]]

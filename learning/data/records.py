@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from coinflower.accounting.errors import UserError
-from coinflower.learning.data.rows import Chosen, Rows, rows_of
+from coinflower.learning.data.rows import Chosen, Rows, require_whole, rows_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,6 +103,15 @@ class Records:
         """Return some of the rows as a model takes them, and their targets."""
         inputs = tuple(to_tensor(array[rows]) for array in self.arrays)
         return inputs, torch.from_numpy(self.targets[rows])
+
+    def require_whole(self) -> None:
+        """Refuse mapped files that were cut short since they were opened.
+
+        Raises:
+            UserError: With the file's name.
+        """
+        for array in self.arrays:
+            require_whole(array)
 
     def blank_row(self) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """Return a row of zeros with its target, as `batch` does: it depends on no record."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from coinflower.accounting.errors import UserError
 
 Rows = NDArray[np.int64]
 Chosen = Rows | NDArray[np.bool_] | slice
@@ -19,6 +24,43 @@ def rows_of(array: NDArray[Any], chosen: Chosen) -> NDArray[Any]:
     if isinstance(array, np.memmap) and not isinstance(chosen, slice):
         return cast(NDArray[Any], MappedRows(array, np.arange(len(array))[chosen]))
     return array[chosen]
+
+
+def require_room(path: Path, size: int, instead: str) -> None:
+    """Refuse rows that are larger than the memory, however small they are packed.
+
+    Args:
+        path: The file that they are packed in.
+        size: How many bytes they have.
+        instead: What to do about it.
+
+    Raises:
+        UserError: They are larger.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        raise UserError(
+            f"{path} holds {size / 1e9:.1f} GB, but this machine has {memory / 1e9:.1f} GB of "
+            f"memory: {instead}"
+        )
+
+
+def require_whole(array: NDArray[Any]) -> None:
+    """Refuse a mapped file that was cut short: reading it would end the process (SIGBUS).
+
+    Raises:
+        UserError: With the file's name.
+    """
+    name = "a mapped file of the data"
+    base: object = array.array if isinstance(array, MappedRows) else array
+    while isinstance(base, np.ndarray):
+        name = getattr(base, "filename", None) or name
+        base = base.base
+    if isinstance(base, mmap.mmap) and base.size() < len(base):
+        raise UserError(
+            f"{name} was cut short: it had {len(base)} bytes, and has {base.size()} now; put the "
+            "whole file back and start the client again"
+        )
 
 
 class MappedRows:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 import pytest
 
+from coinflower.accounting.errors import UserError
 from coinflower.client.data import load_local_data
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from tests.support.participants import enrolled, exact_sum
+from tests.support.sources import write_idx
 
 
 def test_without_a_share_all_training_rows_are_the_clients(owner: Any) -> None:
@@ -98,3 +101,32 @@ def test_a_mapped_row_that_cannot_be_used_any_more_counts_as_zero(
     participant = enrolled(owner.open_with(True), terms)
     np.load(folder / "x.npy", mmap_mode="r+")[4] = np.nan
     np.testing.assert_allclose(participant.gradient_sum(terms, 1, weights), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["npy", "idx"])
+@pytest.mark.parametrize("mode", [Mode.TRUSTED, Mode.UNTRUSTED])
+def test_a_mapped_file_that_was_cut_short_is_named_and_nothing_is_charged(
+    owner: Any, make_terms: Any, weights: bytes, mode: Mode, kind: str
+) -> None:
+    """Reading beyond the end of a mapped file would end the process."""
+    data = load_local_data(load_policy(owner.policy))
+    folder = owner.policy.parent / "mapped"
+    folder.mkdir()
+    if kind == "npy":
+        images = folder / "x.npy"
+        np.save(images, data.inputs)
+        np.save(folder / "y.npy", data.targets)
+    else:
+        images = folder / "train-images-idx3-ubyte"
+        write_idx(images, (data.inputs[:, 0] * 255).astype(np.uint8))
+        write_idx(folder / "train-labels-idx1-ubyte", data.targets.astype(np.uint8))
+    owner.change(data="mapped")
+    terms = make_terms(mode, q=1.0)
+    participant = enrolled(owner.open_with(True), terms)
+    before = owner.entries()
+    os.truncate(images, 200)
+    with pytest.raises(
+        UserError, match=rf"{images.name} was cut short: it had \d+ bytes, and has 200"
+    ):
+        participant.gradient_sum(terms, 1, weights)
+    assert owner.entries() == before

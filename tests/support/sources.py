@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,16 @@ CLASSES = np.arange(ROWS) % 3
 
 Made = tuple[str, dict[str, Any]]
 """Name of the data, and what a plan of a run says besides."""
+_IDX_CODES = {"uint8": 0x08, "int32": 0x0C, "float32": 0x0D}
+
+
+def write_idx(path: Path, array: np.ndarray[Any, Any]) -> None:
+    """Write an array as MNIST's files are written, compressed if the name says so."""
+    header = bytes([0, 0, _IDX_CODES[array.dtype.name], array.ndim])
+    content = header + struct.pack(f">{array.ndim}I", *array.shape)
+    content += array.astype(array.dtype.newbyteorder(">")).tobytes()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
 def _npz(folder: Path, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], **options: Any) -> Made:

@@ -3,6 +3,7 @@ import hashlib
 import mmap
 import struct
 import threading
+import tracemalloc
 import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -14,16 +15,7 @@ import torch
 
 from coinflower.learning import load_data, to_tensor
 from coinflower.learning.vision import torchvision_datasets
-
-CODES = {"uint8": 0x08, "int32": 0x0C, "float32": 0x0D}
-
-
-def write_idx(path: Path, array: np.ndarray) -> None:
-    header = bytes([0, 0, CODES[array.dtype.name], array.ndim])
-    content = header + struct.pack(f">{array.ndim}I", *array.shape)
-    content += array.astype(array.dtype.newbyteorder(">")).tobytes()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+from tests.support.sources import write_idx
 
 
 def images(count: int, seed: int = 0) -> np.ndarray:
@@ -197,6 +189,44 @@ def test_a_truncated_gzip_file_is_refused_by_name(tmp_path, keep):
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz is truncated or not a gzip"):
         load_data(str(tmp_path))
+
+
+def test_a_gzip_bomb_is_unpacked_no_further_than_its_header_promises(tmp_path):
+    write_mnist(tmp_path, ".gz")
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    bomb = gzip.compress(bytes(1 << 26), compresslevel=1)
+    path.write_bytes(path.read_bytes() + bomb)
+    tracemalloc.start()
+    try:
+        complaint = (
+            r"train-images-idx3-ubyte\.gz is too long: its header promises 140 bytes .* more$"
+        )
+        with pytest.raises(ValueError, match=complaint):
+            load_data(str(tmp_path))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_compressed_idx_file_that_promises_more_than_the_memory_is_refused(tmp_path):
+    write_mnist(tmp_path, ".gz")
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    path.write_bytes(gzip.compress(struct.pack(">I3I", 0x0803, *[1 << 31] * 3)))
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz holds .* GB, .*unpack it"):
+        load_data(str(tmp_path))
+
+
+def test_a_header_that_promises_more_than_there_is_takes_no_memory(tmp_path):
+    write_mnist(tmp_path, ".gz")
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    path.write_bytes(gzip.compress(struct.pack(">I3I", 0x0803, 1 << 10, 1 << 10, 1 << 10)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"\.gz is truncated: its header promises 1073741824"):
+            load_data(str(tmp_path))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
 
 
 def test_counts_of_images_and_labels_that_differ_are_refused(tmp_path):
