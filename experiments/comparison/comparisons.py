@@ -112,7 +112,7 @@ COMPARISONS = {
             rounds=100,
             batch=7500,
             p=0.25,
-            rate=6.4,
+            rate=25.6,
             model="linear",
         ),
         Comparison(

@@ -3,9 +3,11 @@
 import csv
 import dataclasses
 import math
+import warnings
 from pathlib import Path
 
 import pytest
+from opacus.accountants.utils import get_noise_multiplier
 from typer.testing import CliRunner
 
 from coinflower.accounting.errors import UserError
@@ -85,6 +87,18 @@ def test_over_clients_only_the_noise_changes():
     assert {(cell.level.p, cell.level.q) for cell in cells} == {(1.0, 1875 / 60_000)}
     untrusted = {c.clients: c.level.noise for c in cells if c.line.name == "untrusted"}
     assert untrusted[2000] / untrusted[5] == pytest.approx(20, rel=0.011)
+
+
+def test_all_data_in_one_place_gets_the_noise_that_opacus_asks_for():
+    cell = cell_of(MNIST, BY_NAME["centralised DP-SGD"], 2.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = get_noise_multiplier(
+            **{"target_epsilon": 2.0, "target_delta": 1e-5, "accountant": "prv"},
+            sample_rate=MNIST.batch / MNIST.units,
+            steps=MNIST.rounds,
+        )
+    assert theirs * 0.99 < cell.sigma <= theirs
 
 
 def test_noise_is_rounded_by_at_most_half_a_per_cent():
