@@ -42,7 +42,17 @@ def test_what_the_notary_said_is_believed() -> None:
         {"proof": bytes(32)},
         {"proof": b""},
     ],
-    ids=str,
+    ids=[
+        "other tickets",
+        "other masks",
+        "no masks",
+        "another round",
+        "other terms",
+        "another asker",
+        "another notary",
+        "another proof",
+        "no proof",
+    ],
 )
 def test_nothing_else_is(lie: dict[str, Any]) -> None:
     with pytest.raises(SealError, match="not said by this notary"):
