@@ -17,7 +17,7 @@ from rich.text import Text
 from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.rounding import rounded_up
-from coinflower.deploy.local.cluster import Cluster
+from coinflower.deploy.local.folder import Cluster
 from coinflower.deploy.terminal import say
 from coinflower.learning.tasks.metrics import brief, private_sentence
 from coinflower.protocol.policy import load_policy

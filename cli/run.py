@@ -146,9 +146,10 @@ def run(
 ) -> None:
     """Train with a real local federation: a SuperLink, clients with ledgers, and a server."""
     from coinflower.cli.live_view import LiveView
-    from coinflower.deploy.local.cluster import Plan, prepare
+    from coinflower.deploy.local.cluster import prepare
     from coinflower.deploy.local.local_run import collect_results, reopen, run_cluster
     from coinflower.deploy.local.nodes import NodeKind, require_ray
+    from coinflower.deploy.local.plan import Plan
     from coinflower.deploy.trackers.following import tracked
     from coinflower.report.run import report_local_run
     from coinflower.server.settings import TrackerName, load_settings
@@ -159,10 +160,7 @@ def run(
     if not chosen.is_private and resume is None:
         _refuse_limits_without_privacy(sigma=sigma, epsilon=epsilon, delta=delta)
     older = {"processes": processes, "stock": stock_nodes, "ray": ray, nodes: nodes != "threads"}
-    wanted = [kind for kind, asked in older.items() if asked]
-    if len(wanted) > 1:
-        raise UserError(f"Choose one kind of --nodes, not {' and '.join(wanted)}.")
-    kind = NodeKind(wanted[0]) if wanted else NodeKind.THREADS
+    kind = NodeKind(_only([kind for kind, asked in older.items() if asked]))
     if kind is NodeKind.SIMULATED:
         require_ray()
     started = time.monotonic()
@@ -230,6 +228,13 @@ def run(
     if interrupted:
         warn(f"stopped early; continue with: coinflower run --resume {cluster.folder}")
         raise typer.Exit(130)
+
+
+def _only(wanted: list[str]) -> str:
+    """Return the one kind of nodes that was asked for, or the usual one."""
+    if len(wanted) > 1:
+        raise UserError(f"Choose one kind of --nodes, not {' and '.join(wanted)}.")
+    return wanted[0] if wanted else "threads"
 
 
 def _refuse_limits_without_privacy(**limits: float | None) -> None:

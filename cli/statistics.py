@@ -51,9 +51,9 @@ def statistics(
     as_json: JsonFlag = False,
 ) -> None:
     """Ask clients for counts, means and quantiles of columns, with noise and for a price."""
-    from coinflower.deploy.local.cluster import Plan
     from coinflower.deploy.local.local_run import run_cluster
     from coinflower.deploy.local.local_statistics import prepare_statistics, statistics_results
+    from coinflower.deploy.local.plan import Plan
     from coinflower.protocol.query import Query, QueryKind
 
     chosen = parse_mode(mode)

@@ -12,7 +12,7 @@ from coinflower.accounting.ledger.entries import EntryKind
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.accounting.ledger.statement import Statement
 from coinflower.accounting.rounding import rounded_down, rounded_up
-from coinflower.deploy.local.cluster import Cluster
+from coinflower.deploy.local.folder import Cluster
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.unit import Unit
 from coinflower.report.page import ClientLine, Figure, epsilon_points

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coinflower.accounting.charts import Point
-from coinflower.deploy.local.cluster import Cluster
+from coinflower.deploy.local.folder import Cluster
 from coinflower.deploy.local.local_notary import notary_results
 from coinflower.learning.models.saving import MODEL
 from coinflower.learning.tasks.metrics import private_sentence

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.cli.live_view import LiveView
-from coinflower.deploy.local.cluster import Cluster
+from coinflower.deploy.local.folder import Cluster
 from coinflower.protocol.policy import load_policy
 from coinflower.server.journal import read_metrics
 from coinflower.server.settings import load_settings

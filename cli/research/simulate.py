@@ -114,7 +114,7 @@ def simulate(
     as_json: JsonFlag = False,
 ) -> None:
     """Simulate thousands of clients; any analysis may choose σ, but ε is one that holds."""
-    from coinflower.deploy.local.cluster import fresh_name
+    from coinflower.deploy.local.folder import fresh_name
     from coinflower.experiments.simulator.planned import read_plan
     from coinflower.experiments.simulator.request import Request
     from coinflower.experiments.simulator.simulated_run import run_request

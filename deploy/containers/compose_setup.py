@@ -217,7 +217,8 @@ def _certify(authority: Path, folder: Path, names: tuple[str, ...]) -> None:
 
 
 def _make_federation(options: Options, place: Place) -> list[str]:
-    from coinflower.deploy.local.cluster import Plan, prepare
+    from coinflower.deploy.local.cluster import prepare
+    from coinflower.deploy.local.plan import Plan
     from coinflower.protocol.usual import usual_rounds_per_invitation
 
     plan = Plan(

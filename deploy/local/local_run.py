@@ -21,7 +21,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.client.app import SIMULATED_POLICIES
 from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink
-from coinflower.deploy.local.cluster import Cluster
+from coinflower.deploy.local.folder import Cluster
 from coinflower.deploy.local.local_notary import LOG, local_notary, notary_results
 from coinflower.deploy.local.nodes import NodeKind, local_nodes
 from coinflower.deploy.runs import RunFailedError, failure, require_alive

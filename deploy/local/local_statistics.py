@@ -10,16 +10,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.deploy.local.cluster import (
-    Cluster,
-    Plan,
-    empty_folder,
-    fresh_name,
-    masked_fields_of,
-    sigma_of,
-    sizes_of,
-    write_clients,
-)
+from coinflower.deploy.local.folder import Cluster, empty_folder, fresh_name
+from coinflower.deploy.local.local_clients import sizes_of, write_clients
+from coinflower.deploy.local.local_terms import masked_fields_of, sigma_of
+from coinflower.deploy.local.plan import Plan
 from coinflower.learning import load_data, with_test_part
 from coinflower.learning.data.tables.schema import load_schema
 from coinflower.learning.queries.statistics import Statistics

@@ -136,8 +136,9 @@ def run(
     Raises:
         ValueError: Wishes that make no sense, or that no noise can meet.
     """
-    from coinflower.deploy.local.cluster import Plan, prepare
+    from coinflower.deploy.local.cluster import prepare
     from coinflower.deploy.local.local_run import collect_results, run_cluster
+    from coinflower.deploy.local.plan import Plan
     from coinflower.learning import FineTuning, Update
     from coinflower.report.run import report_local_run
 

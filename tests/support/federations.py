@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 from coinflower.accounting.ledger.entries import Entry
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.deploy.local.cluster import Cluster, Plan
+from coinflower.deploy.local.folder import Cluster
 from coinflower.deploy.local.local_run import collect_results, run_cluster
 from coinflower.deploy.local.nodes import NodeKind
+from coinflower.deploy.local.plan import Plan
 from coinflower.learning import SeededRandom, Update
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
