@@ -19,7 +19,7 @@ from coinflower.protocol.unit import Unit
 
 PRIVACY = {"strict": 1.0, "balanced": 3.0, "loose": 8.0}
 """Wishes for privacy, as ε of the whole experiment."""
-ACCURACY = {"fast": 3.0, "balanced": 1.5, "accurate": 1.05}
+ACCURACY = {"fast": 3.0, "balanced": 1.5, "accurate": 1.1}
 """Wishes for accuracy: how many times the least possible noise over signal is all right.
 
 Larger batches leave less of it, up to a point; smaller ones are faster.
