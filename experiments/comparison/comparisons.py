@@ -10,8 +10,6 @@ from coinflower.protocol.unit import Unit
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
-PLAIN_RATE = 0.025
-"""Learning rate to begin the search with where nothing is clipped."""
 UPDATE = Update(momentum=0.9, schedule="cosine", warm_up_rounds=30, averaging=0.9)
 """How every training steps, beside its learning rate."""
 

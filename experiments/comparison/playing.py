@@ -11,7 +11,6 @@ from pathlib import Path
 from coinflower.experiments.comparison.comparisons import (
     DELTA,
     EPSILONS,
-    PLAIN_RATE,
     UPDATE,
     Comparison,
 )
@@ -27,7 +26,6 @@ from coinflower.protocol.modes import Mode
 
 ANCHORS = LINES[:2]
 """What everything else is measured by, and begins its search for learning rates with."""
-_CLIPS_NOTHING = 1e6
 OVER_CLIENTS_EPSILON = 2.0
 OVER_CLIENTS = tuple(
     Line(name=str(mode), mode=mode, everybody=True)
@@ -120,7 +118,7 @@ def _first_rate(
 ) -> float:
     """Return the best rate of the level with the nearest noise that was tuned, to begin with."""
     if level.noise == 0:
-        return PLAIN_RATE
+        return comparison.rate
     done = {
         abs(math.log(other.noise / level.noise)): found.rate
         for other, found in outcomes.items()
@@ -156,7 +154,7 @@ def request_of(comparison: Comparison, training: Training) -> Request:
         p=level.p,
         q=level.q,
         cap=level.cap,
-        clip_norm=CLIP_NORM if private else _CLIPS_NOTHING,
+        clip_norm=CLIP_NORM,
         update=dataclasses.replace(UPDATE, learning_rate=training.rate),
         model=comparison.model,
         model_options=comparison.model_options,

@@ -147,10 +147,10 @@ def test_a_damaged_row_is_named(tmp_path):
         TrainingRecord(path)
 
 
-def test_without_privacy_nothing_is_clipped_and_no_noise_is_added():
+def test_without_privacy_no_noise_is_added():
     level = cells_of(MNIST)[0].level
     request = request_of(MNIST, Training(level=level, rate=0.1, seed=0))
-    assert (request.clip_norm, request.sigma, request.chosen_scheme) == (1e6, None, "none")
+    assert (request.sigma, request.chosen_scheme) == (None, "none")
 
 
 def test_anchors_are_tuned_first_and_every_level_is_trained_before_seeds(record):
