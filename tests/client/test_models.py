@@ -20,7 +20,7 @@ from coinflower.learning import (
 )
 from coinflower.protocol.messages import vector_to_bytes
 from coinflower.protocol.modes import Mode
-from coinflower.protocol.policy import Refusal
+from coinflower.protocol.policy import Refusal, RefusedError
 from coinflower.protocol.terms import Terms
 from tests.support.participants import Make, enrolled, refused
 
@@ -103,6 +103,19 @@ def test_weights_that_changed_since_are_refused(
     terms = tuned(make_terms, weights_file)
     weights_file.write_bytes(weights_file.read_bytes() + b" ")
     assert refused(lambda: owner.open().enrol(terms)) is Refusal.WEIGHTS
+
+
+def test_weights_of_another_shape_are_refused_named_to_the_owner_and_nothing_is_charged(
+    owner: Any, make_terms: Make, weights_file: Any
+) -> None:
+    save_file({"1.weight": torch.zeros(16, 63)}, weights_file)
+    owner.change(models=["mlp"], pretrained=[weights_file.name])
+    terms = make_terms(**MLP, pretrained=hash_of_weights(weights_file))
+    with pytest.raises(
+        RefusedError, match=r"'1.weight' has shape \(16, 63\) in .*, but \(16, 64\)"
+    ):
+        owner.open().enrol(terms)
+    assert owner.entries() == []
 
 
 def test_a_model_is_pinned_by_its_fingerprint(owner: Any, make_terms: Make) -> None:

@@ -3,6 +3,7 @@
 import json
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -10,14 +11,14 @@ from typer.testing import CliRunner
 from coinflower.cli.main import app
 from coinflower.deploy.flower.loopback import LOOPBACK, free_port
 from coinflower.deploy.local import cluster, local_run
-from coinflower.deploy.machines import serve
+from coinflower.deploy.machines.experiment_run import ExperimentRun
+from coinflower.deploy.machines.queue import ExperimentQueue
 from coinflower.deploy.trackers import following
 from coinflower.deploy.trackers.figures import figures_of
 from coinflower.deploy.trackers.following import tracked
 from coinflower.protocol.modes import Mode
-from coinflower.report.run import report_server_run
 from coinflower.server.journal import Journal, read_metrics
-from coinflower.server.settings import Mlflow, TrackerName, save_settings
+from coinflower.server.settings import Mlflow, TrackerName
 from tests.support.federations import REPORT, play
 from tests.support.waiting import wait_until
 
@@ -294,24 +295,11 @@ def test_what_a_tracker_lacks_is_said_beside_the_results(command, memory, monkey
     assert "Warning: The tracker mlflow does not take the figures" in done.stderr
 
 
-def test_a_server_feeds_its_trackers_whatever_happens_to_its_superlink(
-    memory, journal, tmp_path, monkeypatch
-):
+def test_a_server_feeds_its_trackers_whatever_happens_to_its_superlink(memory, journal, tmp_path):
     tracker, settings = memory(Memory())
-    monkeypatch.setattr(serve, "require_trackers", lambda _: None)
-    save_settings(settings, tmp_path / "settings.toml")
-    starts = iter([None, "done"])
-
-    def serve_once(*_):
-        journal.round(replace(REPORT, round=len(tracker.rounds) + 1), {"accuracy": 0.5})
-        wait_until(lambda: tracker.rounds)
-        return next(starts)
-
-    monkeypatch.setattr(serve, "_serve_once", serve_once)
-    plan = serve.ServerPlan(
-        settings=tmp_path / "settings.toml",
-        folder=tmp_path / "superlink",
-        write_report=report_server_run,
-    )
-    assert serve.serve(plan, threading.Event()) == "done"
+    experiment = ExperimentQueue(tmp_path / "server").enter(settings)
+    for round_ in (1, 2):  # an experiment goes on with another SuperLink from its checkpoint
+        run = ExperimentRun(experiment, SimpleNamespace(start_run=lambda _: 1))
+        journal.round(replace(REPORT, round=round_), {"accuracy": 0.5})
+        run.close()
     assert [round_ for round_, _ in tracker.rounds] == [1, 2]
