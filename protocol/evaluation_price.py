@@ -1,9 +1,9 @@
-"""What evaluations on clients' records would cost a planned training."""
+"""What evaluations on clients' records cost a planned training."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coinflower.accounting.analyses.analysis import Analysis
@@ -77,12 +77,42 @@ def price_of_evaluations(
         rounds=rounds,
         beside=beside,
     )
-    trained = (analysis(Round(p, q, d, training_sigma, cap)), rounds)
+    return priced(
+        analysis,
+        replace(training, noise_multiplier=training_sigma),
+        rounds=rounds,
+        every=every,
+        sigma=sigma,
+        delta=delta,
+    )
+
+
+def priced(
+    analysis: type[Analysis],
+    training: Round,
+    *,
+    rounds: int,
+    every: int,
+    sigma: float,
+    delta: float,
+) -> EvaluationPrice:
+    """Return what evaluations with some noise cost beside a training.
+
+    Args:
+        analysis: The analysis that charges both.
+        training: A round of the training; evaluations have its p, q and cap.
+        rounds: Of the training.
+        every: Rounds between two evaluations.
+        sigma: The evaluations' noise multiplier.
+        delta: At this δ.
+    """
+    times = math.ceil(rounds / every)
+    beside = [(analysis(replace(training, noise_multiplier=sigma)), times)]
     return EvaluationPrice(
         every=every,
         times=times,
         epsilon=epsilon_after(beside, delta),
         sigma=sigma,
-        training_sigma=training_sigma,
-        together=epsilon_after([*beside, trained], delta),
+        training_sigma=training.noise_multiplier,
+        together=epsilon_after([*beside, (analysis(training), rounds)], delta),
     )

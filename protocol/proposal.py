@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,13 @@ from coinflower.accounting.composition.calibration import Split
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
+from coinflower.accounting.mechanism import Round
 from coinflower.protocol.choices import CLIP_NORM, learning_rates, noise_share, update_for
+from coinflower.protocol.evaluation_price import EvaluationPrice, priced
 from coinflower.protocol.masked_terms import masked_fields
 from coinflower.protocol.planner import Wishes
 from coinflower.protocol.policy import Policy
+from coinflower.protocol.query import QueryKind
 from coinflower.protocol.strict import Option
 from coinflower.protocol.terms import Terms
 from coinflower.protocol.usual import usual_model, usual_rounds_per_invitation
@@ -49,12 +52,14 @@ class Proposal:
         terms: The public terms.
         epsilon: What they cost a client of the declared size, as its ledger will say.
         tuned_rate: The learning rate that served best on public data; None if nobody tried.
+        evaluation: What evaluations on clients' records cost beside them; None if there are none.
     """
 
     wishes: Wishes
     terms: Terms
     epsilon: float
     tuned_rate: float | None = None
+    evaluation: EvaluationPrice | None = None
 
     @property
     def batch(self) -> float:
@@ -107,8 +112,13 @@ class Proposal:
             lines.append(f"schema = {_quoted(_SCHEMA)}    # the file beside this one")
         if wishes.pretrained is not None:
             lines.append(f"pretrained = {_quoted(str(wishes.pretrained.absolute()))}")
-        tables = tomli_w.dumps({"terms": self.terms.to_fields(), "update": self.update})
-        return "\n".join([*lines, "", tables])
+        tables = {"terms": self.terms.to_fields(), "update": self.update}
+        if self.evaluation is not None:
+            tables["evaluation"] = {
+                "every": self.evaluation.every,
+                "noise_multiplier": self.evaluation.sigma,
+            }
+        return "\n".join([*lines, "", tomli_w.dumps(tables)])
 
     @property
     def policy(self) -> str:
@@ -126,6 +136,12 @@ class Proposal:
             pretrained=() if weights is None else (Path("PATH/TO") / weights.name,),
             most_parameters=wishes.all_parameters,
         )
+        if self.evaluation is not None:
+            policy = replace(
+                policy,
+                queries=frozenset({QueryKind.EVALUATION}),
+                least_noise_multiplier=min(policy.least_noise_multiplier, self.evaluation.sigma),
+            )
         counted = f"public bound on the number of {wishes.unit}s"
         return policy.to_toml({**_POLICY_COMMENTS, "declared_size": counted})
 
@@ -142,6 +158,9 @@ class Proposal:
         trial += "".join(f" --{name} {shlex.quote(value)}" for name, value in self._learning())
         trial += "".join(f" --{key.replace('_', '-')} {self.update[key]}" for key in self.update)
         trial += f" --cap {terms.cap!r}" * terms.is_capped
+        if self.evaluation is not None:
+            trial += f" --evaluate-every {self.evaluation.every}"
+            trial += f" --evaluation-epsilon {self.evaluation.epsilon!r}"
         notary = {"notary": _NOTARY_COMMANDS} if terms.mode.masks_sums else {}
         return {
             "trial": [trial],
@@ -189,6 +208,7 @@ class Proposal:
             "momentum": self.update["momentum"],
             "update": self.update,
             "total_epsilon": self.wishes.epsilon,
+            "evaluation": None if self.evaluation is None else self.evaluation.figures(),
             "settings_toml": self.settings,
             "policy_toml": self.policy,
             "commands": self.commands,
@@ -219,16 +239,26 @@ class Proposal:
         return paths
 
 
-def propose(wishes: Wishes, split: Split, *, tuned_rate: float | None = None) -> Proposal:
+def propose(
+    wishes: Wishes,
+    split: Split,
+    *,
+    tuned_rate: float | None = None,
+    evaluation: EvaluationPrice | None = None,
+) -> Proposal:
     """Return the experiment with p, q, cap and noise of a split, rounded to the side of privacy.
 
     Args:
         wishes: What is wished for.
         split: What was chosen.
         tuned_rate: The learning rate that served best on public data, if any was tried there.
+        evaluation: The noise of evaluations on clients' records, and of the training beside them;
+            None makes none.
     """
     q = _rounded(split.q, up=False)
-    sigma = _rounded(split.sigma, up=True)
+    sigma = _rounded(split.sigma if evaluation is None else evaluation.training_sigma, up=True)
+    if evaluation is not None:
+        evaluation = replace(evaluation, sigma=_rounded(evaluation.sigma, up=True))
     while True:
         terms = Terms(
             experiment=wishes.experiment,
@@ -247,8 +277,23 @@ def propose(wishes: Wishes, split: Split, *, tuned_rate: float | None = None) ->
         cost = terms.round_cost(wishes.d)
         assert cost is not None
         epsilon = epsilon_after([(cost, wishes.rounds)], wishes.delta)
-        if epsilon <= wishes.epsilon:
-            return Proposal(wishes=wishes, terms=terms, epsilon=epsilon, tuned_rate=tuned_rate)
+        if evaluation is not None:
+            evaluation = priced(
+                wishes.scheme,
+                Round(split.p, q, wishes.d, sigma, split.cap),
+                rounds=wishes.rounds,
+                every=evaluation.every,
+                sigma=evaluation.sigma,
+                delta=wishes.delta,
+            )
+        if (epsilon if evaluation is None else evaluation.together) <= wishes.epsilon:
+            return Proposal(
+                wishes=wishes,
+                terms=terms,
+                epsilon=epsilon,
+                tuned_rate=tuned_rate,
+                evaluation=evaluation,
+            )
         # The computed ε is uneven by a rounding here and there.
         sigma = _rounded(sigma * (1 + 10.0**-_DIGITS), up=True)
 

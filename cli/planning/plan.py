@@ -23,7 +23,13 @@ from coinflower.cli.output import JsonFlag, as_json_text, print_json
 from coinflower.cli.planning.proxy import load_proxy, tune_on
 from coinflower.cli.planning.questions import ask_for_batch, ask_for_missing
 from coinflower.cli.planning.subject import load_public, subject_of_plan
-from coinflower.cli.planning.tables import print_batches, print_choices, print_grid, print_proposal
+from coinflower.cli.planning.tables import (
+    print_batches,
+    print_choices,
+    print_evaluations,
+    print_grid,
+    print_proposal,
+)
 from coinflower.cli.privacy import SCHEME_HELP, warn_of_scheme
 from coinflower.deploy.terminal import say
 from coinflower.protocol.choices import Choice, weighing
@@ -114,7 +120,7 @@ def plan(
     colluders: Colluders = None,
     evaluate_every: Annotated[
         int | None,
-        typer.Option(help="Also price evaluations on clients' records, every N rounds."),
+        typer.Option(help="Also plan evaluations on clients' records, every N rounds."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for settings.toml, policy.toml and plan.json.")
@@ -168,14 +174,15 @@ def plan(
         tried = [best] if best is found[0] else [best, found[0]]
         grid = tune_on(public, wishes, tried, learned=learning.fields(), seed=seed, quiet=as_json)
         best = grid[0].choice
+    priced = _evaluation_price(kind, wishes, best, evaluate_every)
     proposal = None
     # Noise that another analysis chose may be too little for what the mode is charged.
     if kind is wishes.scheme and wishes.has_notary:
         rate = grid[0].learning_rate if grid else None
-        proposal = propose(wishes, best.split, tuned_rate=rate)
+        proposal = propose(wishes, best.split, tuned_rate=rate, evaluation=priced)
+        priced = proposal.evaluation
     everybody = with_everybody(wishes, best)
     pays = _secret_coin_pays(kind, wishes, best)
-    priced = _evaluation_price(kind, wishes, best, evaluate_every)
     figures = {
         **_figures(wishes, kind.name, found, best, proposal),
         "with_everybody": None if everybody is None else everybody.figures(),
@@ -199,7 +206,7 @@ def plan(
     if pays is False and best.split.p < 1:
         say(why_no_secret(_round_of(best, wishes.d)))
     if priced is not None:
-        say(_evaluations_told(priced, best))
+        print_evaluations(priced, best)
     if proposal is not None and (interactive or out is not None):
         print_proposal(proposal, written)
 
@@ -236,16 +243,6 @@ def _evaluation_price(
         every=every,
         epsilon=wishes.epsilon,
         delta=wishes.delta,
-    )
-
-
-def _evaluations_told(price: EvaluationPrice, best: Choice) -> str:
-    return (
-        f"{price.times} evaluations on clients' records, every {price.every} rounds, at "
-        f"σ = {rounded_up(price.sigma)} cost ε = {rounded_up(price.epsilon)} on their own. The "
-        f"training then needs σ = {rounded_up(price.training_sigma)} instead of "
-        f"{rounded_up(best.split.sigma)}; together ε = {rounded_up(price.together)}. What is "
-        f"proposed here is without them; run --evaluation-epsilon {price.epsilon:.3g} has them."
     )
 
 

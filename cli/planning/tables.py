@@ -9,6 +9,7 @@ from coinflower.accounting.rounding import rounded_up
 from coinflower.cli.output import number, print_table
 from coinflower.deploy.terminal import say
 from coinflower.protocol.choices import Choice
+from coinflower.protocol.evaluation_price import EvaluationPrice
 from coinflower.protocol.planner import Wishes
 from coinflower.protocol.proposal import Proposal
 
@@ -85,6 +86,9 @@ def print_proposal(proposal: Proposal, written: list[str]) -> None:
         f"rounds, as each client's ledger will say (scheme {proposal.wishes.scheme.name}), for "
         f"{terms.unit.facts.protected}."
     )
+    if proposal.evaluation is not None:
+        together = rounded_up(proposal.evaluation.together)
+        say(f"With its evaluations, the ledger will say ε = {together}.")
     tuned = proposal.tuned_rate is not None
     advice = "was the best" if tuned else f"the best is likely between {least:g} and {largest:g}"
     say(
@@ -108,6 +112,16 @@ def print_proposal(proposal: Proposal, written: list[str]) -> None:
         say(f"\n{headings[part]}")
         for line in lines:
             say(f"  {line}")
+
+
+def print_evaluations(price: EvaluationPrice, best: Choice) -> None:
+    """Print what evaluations on clients' records cost, in ε and in noise of the training."""
+    say(
+        f"{price.times} evaluations on clients' records, every {price.every} rounds, at "
+        f"σ = {rounded_up(price.sigma)} cost ε = {rounded_up(price.epsilon)} on their own. The "
+        f"training then needs σ = {rounded_up(price.training_sigma)} instead of "
+        f"{rounded_up(best.split.sigma)}; together ε = {rounded_up(price.together)}."
+    )
 
 
 def _stepping(proposal: Proposal) -> str:

@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coinflower.accounting.composition.calibration import splits_for_batch
+from coinflower.accounting.composition.calibration import Split, splits_for_batch
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
+from coinflower.accounting.mechanism import Round
 from coinflower.cli.main import app
+from coinflower.learning import make_task
+from coinflower.protocol.evaluation_price import price_of_evaluations
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.protocol.notary_key import notary_line
 from coinflower.protocol.planner import ACCURACY, Wishes, batch_for, batches, suggested_delta
-from coinflower.protocol.policy import RefusedError, load_policy
+from coinflower.protocol.policy import Refusal, RefusedError, load_policy
 from coinflower.protocol.proposal import propose
 from coinflower.server.settings import load_settings
 
@@ -50,6 +53,23 @@ def proposal(mode=Mode.TRUSTED, cap=math.inf, **changes):
     return propose(wishes, splits[0])
 
 
+def with_evaluations(mode=Mode.TRUSTED, every=3, **changes):
+    plain = proposal(mode, **changes)
+    wishes, terms = plain.wishes, plain.terms
+    price = price_of_evaluations(
+        wishes.scheme,
+        Round(terms.p, terms.q, wishes.d, terms.noise_multiplier, terms.cap),
+        rounds=wishes.rounds,
+        every=every,
+        epsilon=wishes.epsilon,
+        delta=wishes.delta,
+    )
+    split = Split(
+        p=terms.p, q=terms.q, sigma=terms.noise_multiplier, cap=terms.cap, epsilon=plain.epsilon
+    )
+    return propose(wishes, split, evaluation=price)
+
+
 @pytest.mark.parametrize("mode", PRIVATE_MODES)
 def test_policy_and_ledger_accept_the_terms_at_the_stated_epsilon(tmp_path, mode):
     made = proposal(mode, largest_p=mode.usual_p)
@@ -65,6 +85,54 @@ def test_policy_and_ledger_accept_the_terms_at_the_stated_epsilon(tmp_path, mode
         )
         assert ledger.reserved_epsilon(policy.budget.delta) == made.epsilon
         assert made.epsilon <= policy.budget.epsilon
+
+
+@pytest.mark.parametrize("mode", PRIVATE_MODES)
+def test_policy_and_ledger_accept_a_training_and_its_evaluations(tmp_path, mode):
+    made = with_evaluations(mode, largest_p=mode.usual_p)
+    made.write(tmp_path)
+    settings = load_settings(tmp_path / "settings.toml")
+    policy = load_policy(tmp_path / "policy.toml")
+    terms = settings.terms
+    evaluation = settings.evaluation.terms(terms, make_task("classification", {}, outputs=10))
+    with Ledger.create(tmp_path / "ledger.db", policy.data_set) as ledger:
+        for each in (evaluation, terms):
+            policy.require(each)
+            cost = each.round_cost(policy.declared_size)
+            ledger.reserve(each.ledger_key, cost, each.rounds, policy.budget)
+        spent = ledger.reserved_epsilon(policy.budget.delta)
+    assert evaluation.rounds == made.evaluation.times == 2
+    assert spent == pytest.approx(made.evaluation.together)
+    assert 0.99 * policy.budget.epsilon < spent <= policy.budget.epsilon
+
+
+def test_the_policy_of_a_plan_without_evaluations_refuses_them(tmp_path):
+    made = with_evaluations()
+    made.write(tmp_path / "with")
+    proposal().write(tmp_path / "without")
+    settings = load_settings(tmp_path / "with" / "settings.toml")
+    task = make_task("classification", {}, outputs=10)
+    with pytest.raises(RefusedError) as refused:
+        load_policy(tmp_path / "without" / "policy.toml").require(
+            settings.evaluation.terms(settings.terms, task)
+        )
+    assert refused.value.refusal is Refusal.QUERY
+
+
+def test_a_plan_with_evaluations_names_them_in_its_trial_and_its_figures():
+    found = json.loads(call(f"{OPTIONS} --evaluate-every 3").stdout)
+    plain = json.loads(call(OPTIONS).stdout)
+    priced = found["evaluation"]
+    (trial,) = found["commands"]["trial"]
+    assert f"--evaluate-every 3 --evaluation-epsilon {priced['epsilon']!r}" in trial
+    assert priced["training_sigma"] == found["terms"]["noise_multiplier"]
+    assert found["terms"]["noise_multiplier"] > plain["terms"]["noise_multiplier"]
+    assert tomllib.loads(found["settings_toml"])["evaluation"] == {
+        "every": 3,
+        "noise_multiplier": priced["sigma"],
+    }
+    assert plain["evaluation"] is None
+    assert "evaluation" not in plain["settings_toml"] + plain["policy_toml"]
 
 
 def test_the_noise_is_no_more_than_the_budget_asks_for(tmp_path):
