@@ -24,6 +24,10 @@ def schema(
     person: Annotated[
         str | None, typer.Option(help="The column that says whose row it is.")
     ] = None,
+    statistics: Annotated[
+        Path | None,
+        typer.Option(help="Published statistics (statistics.json) to take figures from."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="New file for the schema (default: print it).")
     ] = None,
@@ -32,7 +36,10 @@ def schema(
     from coinflower.learning.data.tables.draft import draft_schema
     from coinflower.learning.data.tables.table import column_types
 
-    text = draft_schema(file, *column_types(file), target=target, person=person)
+    published = None if statistics is None else _published(statistics)
+    text = draft_schema(
+        file, *column_types(file), target=target, person=person, published=published
+    )
     if out is None:
         typer.echo(text, nl=False)
     elif out.exists():
@@ -40,6 +47,15 @@ def schema(
     else:
         out.write_text(text, encoding="utf-8")
     warn("ranges and categories should come from public knowledge, never from the data itself.")
+
+
+def _published(path: Path) -> dict[str, dict[str, Any]]:
+    from coinflower.learning.queries.published import read_published
+
+    found = read_published(path)
+    if found.insecure:
+        warn(f"the noise of {path} was predictable (a seeded run): these figures protect nobody.")
+    return found.columns
 
 
 @app.command("hash")

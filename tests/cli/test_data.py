@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,73 @@ def test_a_draft_has_the_columns_and_says_where_figures_should_come_from(command
     code, _, err = command("data", "schema", "ward.csv", "--out", "draft.toml")
     assert code == 2
     assert "exists; choose another file" in err
+
+
+def quantiles(low, middle, high):
+    return {
+        level: {"value": value, "low": value, "high": value}
+        for level, value in (("0.05", low), ("0.5", middle), ("0.95", high))
+    }
+
+
+def published(tmp_path, **columns):
+    path = tmp_path / "statistics.json"
+    path.write_text(json.dumps({"columns": columns}))
+    return path
+
+
+def test_a_draft_takes_figures_from_published_statistics_and_says_so(command, ward):
+    counts = {"f": {"value": 5.0}, "m": {"value": -1.0}, "(other)": {}, "(missing)": {}}
+    ages = {"edges": [0.0, 60.0, 120.0], "quantiles": quantiles(20.00012, 41.0, 60.0)}
+    file = published(ward, age={"histogram": ages}, sex={"counts": counts})
+    code, out, err = command("data", "schema", "ward.csv", "--target", "ill", "--statistics", file)
+    assert not code
+    assert "costs nothing more" in out.replace("\n# ", " ")
+    columns = tomllib.loads(out)["columns"]
+    assert columns["age"] == {"kind": "number", "range": [0, 100], "centre": 41, "scale": 20}
+    assert columns["sex"] == {"kind": "category", "values": ["f", "m"]}
+    assert columns["ill"]["values"] == []
+    assert "predictable" not in err
+
+
+def test_a_mean_is_a_centre_and_noise_says_no_more_than_the_range(command, ward):
+    noise = {"edges": [0.0, 120.0], "quantiles": quantiles(None, None, None)}
+    for figures, expected in (
+        ({"mean": {"value": 40.0, "standard_error": 1.0}}, {"centre": 40, "range": []}),
+        ({"mean": {"value": None, "standard_error": None}}, {"range": []}),
+        ({"histogram": noise}, {"range": [0, 120]}),
+    ):
+        out = command("data", "schema", "ward.csv", "--statistics", published(ward, age=figures))[1]
+        assert tomllib.loads(out)["columns"]["age"] == {"kind": "number", **expected}
+
+
+def test_a_draft_from_a_seeded_run_is_stamped(command, ward):
+    (ward / "seeded.json").write_text('{"columns": {}, "insecure": true}')
+    code, _, err = command("data", "schema", "ward.csv", "--statistics", "seeded.json")
+    assert not code
+    assert "predictable" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "cannot be read"),
+        ("age = 3", "is no JSON"),
+        ("[]", "holds no statistics"),
+        ('{"columns": {"age": 3}}', "'age' are not what"),
+        ('{"columns": {"age": {}}}', "'age' are not what"),
+        ('{"columns": {"age": {"mean": {"value": NaN}}}}', "'age' are not what"),
+        ('{"columns": {"sex": {"counts": {}}}}', "'sex' are not what"),
+        ('{"columns": {"sex": {"counts": {"\\ud800": 1}}}}', "'sex' are not what"),
+        ('{"columns": {"agee": {"mean": {"value": 1}}}}', "a column 'agee'"),
+    ],
+)
+def test_what_are_no_statistics_of_the_table_is_refused(command, ward, content, complaint):
+    if content is not None:
+        (ward / "statistics.json").write_text(content)
+    code, out, err = command("data", "schema", "ward.csv", "--statistics", "statistics.json")
+    assert (code, out) == (2, "")
+    assert complaint in err
 
 
 def test_the_hash_is_what_terms_have(command, ward):
