@@ -46,16 +46,19 @@ def status(
 
 
 def _of_run(found: Mapping[str, Any]) -> list[list[str]]:
-    from coinflower.learning.tasks.metrics import shown, title_of
+    from coinflower.learning.tasks.metrics import private_sentence, shown, title_of
 
     at = f" (round {found['metrics_round']})"
     metrics = found["metrics"] or {}
+    private = private_sentence(found["private_metrics"])
+    private_at = f" (two standard errors, round {found['private_metrics_round']})"
     return [
         *([["experiment", found["experiment"]]] if "experiment" in found else []),
         ["run", f"{found['run']}, mode {found['mode']}"],
         ["round", f"{found['round']} of {found['rounds']}"],
         *([title_of(name), shown(name, value) + at] for name, value in metrics.items()),
         *([["measured", "not yet"]] if not metrics else []),
+        *([["on clients' own records", private + private_at]] if private else []),
     ]
 
 

@@ -33,6 +33,19 @@ _TOTALS = (
     ("received_bytes_total", "Bytes of answers over all rounds.", "received_bytes"),
     ("rounds_seconds_total", "Time spent in rounds.", "seconds"),
 )
+# What clients' records said, with noise; never under the name of what public data says.
+_PRIVATE = (
+    (
+        "private_metric",
+        "value",
+        "Noisy metric on clients' own records, when last evaluated.",
+    ),
+    (
+        "private_metric_standard_error",
+        "standard_error",
+        "Standard error of the noisy metric on clients' own records.",
+    ),
+)
 
 
 class _Families:
@@ -86,6 +99,10 @@ def _add(told: _Families, experiment: Experiment, now: Mapping[str, Any]) -> Non
         if value is not None:
             text = "Metric on the public test set, when last measured."
             add("metric", "gauge", text, value, name=measured)
+    for measured, figure in (now["private_metrics"] or {}).items():
+        for metric, key, text in _PRIVATE:
+            if figure[key] is not None:
+                add(metric, "gauge", text, figure[key], name=measured)
 
 
 def _label(text: str) -> str:

@@ -15,7 +15,7 @@ from coinflower.deploy.machines.status_file import (
     read_status_file,
 )
 from coinflower.deploy.runs import is_alive, is_at_work
-from coinflower.server.journal import last_measured, read_metrics, read_status
+from coinflower.server.journal import last_measured, last_private, read_metrics, read_status
 from coinflower.server.settings import Settings, load_settings
 
 _NOBODY: dict[str, Any] = {"run": "not begun", "round": 0, "rounds": 0, "last_error": ""}
@@ -134,6 +134,7 @@ def _of_run(settings: Settings, running: bool) -> dict[str, Any]:
     if not running and is_at_work(status):
         state = "interrupted"
     measured_round, measured = last_measured(metrics) or (None, None)
+    private_round, private = last_private(metrics) or (None, None)
     return {
         "run": state,
         "round": metrics[-1]["round"] if metrics else 0,
@@ -144,6 +145,8 @@ def _of_run(settings: Settings, running: bool) -> dict[str, Any]:
         "accuracy_round": measured_round if "accuracy" in (measured or {}) else None,
         "metrics": measured,
         "metrics_round": measured_round,
+        "private_metrics": private,
+        "private_metrics_round": private_round,
         "last_error": status.get("message", ""),
         "refusals": status.get("refusals", ""),
         "mode": str(settings.terms.mode),

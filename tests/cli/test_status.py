@@ -50,6 +50,34 @@ def test_metrics_of_the_task_are_shown_with_their_names(folder, monkeypatch, cap
         assert shown in out
 
 
+def test_what_clients_records_said_is_shown_apart_with_its_error(folder, monkeypatch, capsys):
+    said = {"accuracy": {"value": 0.71, "standard_error": 0.02}}
+    journal = Journal(folder / "state", insecure=False)
+    journal.round(replace(REPORT, round=2, private_metrics=said), {"accuracy": 0.99})
+    journal.round(replace(REPORT, round=3), None)
+    found = read_server_status(folder)
+    assert (found["private_metrics"], found["private_metrics_round"]) == (said, 2)
+    assert (found["accuracy"], found["metrics"]) == (0.99, {"accuracy": 0.99})
+    monkeypatch.setattr(sys, "argv", ["coinflower", "status", str(folder)])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        cli.main()
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if "on clients' own records" in line]
+    assert "accuracy 71.0% ± 4.0% (two standard errors, round 2)" in line
+    assert "99.0%" not in line
+
+
+def test_without_evaluations_nothing_is_said_of_clients_records(folder, monkeypatch, capsys):
+    Journal(folder / "state", insecure=False).round(REPORT, {"accuracy": 0.99})
+    found = read_server_status(folder)
+    assert (found["private_metrics"], found["private_metrics_round"]) == (None, None)
+    monkeypatch.setattr(sys, "argv", ["coinflower", "status", str(folder)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "own records" not in capsys.readouterr().out
+
+
 def test_a_run_that_was_seeded_before_its_settings_changed_is_still_insecure(folder):
     assert read_server_status(folder)["insecure"] is False
     Journal(folder / "state", insecure=True).status("stopped", round_=1)

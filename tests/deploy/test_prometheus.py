@@ -82,6 +82,21 @@ def test_every_metric_of_the_task_has_its_name_as_a_label(settings, tmp_path):
     assert "# TYPE coinflower_metric gauge" in lines
 
 
+def test_what_clients_records_said_has_names_of_its_own(settings, tmp_path):
+    said = {
+        "accuracy": {"value": 0.71, "standard_error": 0.02},
+        "loss": {"value": None, "standard_error": None},
+    }
+    report = replace(REPORT, private_metrics=said)
+    Journal(settings.state, insecure=False).round(report, {"accuracy": 0.5})
+    lines = render_metrics(tmp_path).splitlines()
+    assert [line for line in lines if line.startswith("coinflower_private")] == [
+        'coinflower_private_metric{experiment="trial",name="accuracy"} 0.71',
+        'coinflower_private_metric_standard_error{experiment="trial",name="accuracy"} 0.02',
+    ]
+    assert 'coinflower_metric{experiment="trial",name="accuracy"} 0.5' in lines
+
+
 def test_every_metric_has_help_and_type_and_none_is_about_epsilon(settings, tmp_path):
     Journal(settings.state, insecure=False).round(REPORT, {"accuracy": 0.5})
     text = render_metrics(tmp_path)
