@@ -53,11 +53,11 @@ def draft_schema(
         UserError: The table has no such column.
     """
     known = published or {}
-    for name in known:
-        if name not in columns:
+    for column in known:
+        if column not in columns:
             raise UserError(
-                f"The statistics have a column {printable(name)!r}, and {path} has none"
-                f"{near(name, columns)}."
+                f"The statistics have a column {printable(column)!r}, and {path} has none"
+                f"{near(column, columns)}."
             )
     for option, name in (("--target", target), ("--person", person)):
         if name is not None and name not in columns:
