@@ -34,7 +34,7 @@ class Comparison:
         model: The model.
         model_options: Its options.
         rounds: Length of every training.
-        batch: Mean number of units in a round, as `coinflower plan` chose it.
+        batch: Mean number of units in a round.
         p: Participation probability.
         rate: Learning rate to begin the search with.
         long: Rounds and batch of the long plan; None if there is none.
