@@ -118,6 +118,14 @@ def add_noise(total: FixedPoint, noise_std: float, randomness: NoiseSource) -> V
     return noisy
 
 
+def drawn_ahead(
+    size: int, noise_std: float, randomness: NoiseSource
+) -> list[npt.NDArray[np.float64]]:
+    """Return the draws that `add_noise` asks for, one after the other, for a total of a size."""
+    blocks = _blocks(size, _BLOCK)
+    return [randomness.normal(min(block.stop, size) - block.start, noise_std) for block in blocks]
+
+
 def make_noisy(vector: Vector, cell: float, noise_std: float, randomness: NoiseSource) -> None:
     """Count a vector in cells and add noise as `add_noise` does, in the vector's own memory."""
     for block in _blocks(vector.size, _BLOCK):

@@ -18,6 +18,7 @@ from torch import nn
 
 from coinflower.learning import Clipping, Groups, Records, Task, clipped_gradient_sum, loss_of
 from coinflower.learning.gradients.clipping import slices_of_whole_groups
+from coinflower.learning.noise import drawn_ahead
 from coinflower.learning.randomness import NoiseSource
 
 Rows = npt.NDArray[np.int64]
@@ -91,7 +92,7 @@ class BatchSums:
         """Return a source of the noise that one of the threads begins to draw now."""
         if self._pool is None:
             return source
-        return _Drawn(self._pool.submit(source.normal, size, std))
+        return _Drawn(self._pool.submit(drawn_ahead, size, std, source))
 
     def sum(self, batch: Batch) -> Vector:
         """Return the sum over a batch, whose order does not matter."""
@@ -157,13 +158,13 @@ class BatchSums:
 
 
 class _Drawn:
-    """Noise that a thread draws, to be used once."""
+    """Noise that a thread draws, each block of it to be used once."""
 
-    def __init__(self, draws: Future[Draws]) -> None:
-        self._draws = [draws]
+    def __init__(self, draws: Future[list[Draws]]) -> None:
+        self._draws = draws
 
     def normal(self, size: int, std: float) -> Draws:  # noqa: ARG002 - it was asked for before
-        return self._draws.pop().result()
+        return self._draws.result().pop(0)
 
 
 def _twin(model: nn.Module) -> nn.Module:

@@ -13,6 +13,7 @@ from scipy import stats
 
 from coinflower.accounting.masked import CUT_MARGIN, NoiseShares
 from coinflower.learning import SecureRandom, SeededRandom
+from coinflower.learning import noise as noise_module
 from coinflower.learning.noise import (
     FixedPoint,
     add_noise,
@@ -155,3 +156,19 @@ def test_a_cell_finer_than_those_of_the_sum_is_refused() -> None:
 @given(st.floats(1e-12, 1e12))
 def test_a_share_covers_the_cut_of_sixteen_million_numbers(clip_norm: float) -> None:
     assert math.sqrt(2**24) * fine_cell(clip_norm) <= CUT_MARGIN * clip_norm
+
+
+def test_noise_that_is_drawn_ahead_is_what_a_long_sum_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(noise_module, "_BLOCK", 4)
+    total = FixedPoint.of(np.zeros(10, np.float32), 2**-20)
+    ahead = noise_module.drawn_ahead(10, 1.0, SeededRandom(3))
+    assert [len(draws) for draws in ahead] == [4, 4, 2]
+
+    class Drawn:
+        def normal(self, size: int, std: float) -> np.ndarray:  # noqa: ARG002
+            return ahead.pop(0)
+
+    expected = noise_module.add_noise(total, 1.0, SeededRandom(3))
+    assert np.array_equal(noise_module.add_noise(total, 1.0, Drawn()), expected)
