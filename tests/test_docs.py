@@ -61,7 +61,18 @@ FILES = {
 }
 NOT_RUN = {"long", "machines", "stays"}
 # What documents may tell people to type besides our own program.
-OTHERS = {"apt", "docker", "ip6tables", "iptables", "kubectl", "make", "pip", "python", "systemctl"}
+OTHERS = {
+    "apt",
+    "curl",
+    "docker",
+    "ip6tables",
+    "iptables",
+    "kubectl",
+    "make",
+    "pip",
+    "python",
+    "systemctl",
+}
 NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e-?\d+)?")
 FENCE = re.compile(r"^ *```(\w*) *([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
