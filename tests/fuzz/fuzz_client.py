@@ -31,6 +31,7 @@ from coinflower.protocol import messages
 from coinflower.protocol.messages import FAILURE_REASON, vector_from_bytes
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
+from coinflower.protocol.query import Query, QueryKind
 from coinflower.protocol.terms import Terms
 from tests.fuzz.fuzz_wire import Wire, body_of, framed, object_id
 from tests.support.builders import make_owner, make_terms
@@ -40,6 +41,8 @@ SAMPLES, CLASSES = 12, 3
 LENGTH = 4 * CLASSES + CLASSES
 KINDS = ("query.enrol", "query.invite", "train.gradient", "query.other", "train")
 MODES = tuple(mode for mode in Mode if mode.is_private)
+QUERY = Query(kind=QueryKind.EVALUATION, metrics=("accuracy", "loss"), largest_loss=5.0)
+QUERY_LENGTH = 4
 DECLARED = (UnreachableError, ForgottenError, RejectedError, LostMessageError)
 
 
@@ -67,13 +70,15 @@ class Client:
             node_config={"policy": str(policy)},
             insecure=True,
         )
-        self._terms = [_terms(mode) for mode in MODES]
-        self._fresh = [0] * len(MODES)
+        self._terms = [_terms(mode, query) for query in (None, QUERY) for mode in MODES]
+        self._fresh = [0] * len(self._terms)
         self._sizes: dict[str, int] = {}
         self._rows = sqlite3.connect(self._ledger, isolation_level=None)
         for terms in self._terms:
             self._send("query.enrol", _question(terms))
-            assert self._reply() is not None
+            answer = self._reply()
+            assert answer is not None
+            assert answer[messages.ENROLLED], answer[messages.REASON]
         with Ledger.open(self._ledger, read_only=True) as ledger:
             verified = ledger.verify()
         self._entries, self._head, self._inputs = verified.entries, verified.head, 0
@@ -82,7 +87,7 @@ class Client:
 
     def _make_seeds(self) -> list[bytes]:
         weights = np.linspace(-1, 1, LENGTH, dtype="<f4").tobytes()
-        seeds = [bytes([0, mode]) + weights for mode in range(len(MODES))]
+        seeds = [bytes([0, which]) + weights for which in range(len(self._terms))]
         for terms in self._terms:
             for kind, fields in enumerate(({}, {"round": 1, "count": 2}, {"weights": weights})):
                 record = ConfigRecord({messages.TERMS: terms.to_json(), "round": 2, **fields})
@@ -99,7 +104,7 @@ class Client:
             return
         depth, kind, rest = data[0] % 4, KINDS[data[1] % len(KINDS)], data[2:]
         if depth == 0:
-            self._gradient(data[1] % len(MODES), rest)
+            self._gradient(data[1] % len(self._terms), rest)
             return
         if depth == 1:
             record = framed("ConfigRecord", [], rest)
@@ -115,16 +120,16 @@ class Client:
             self._poll(rest)
         self._check(self._reply())
 
-    def _gradient(self, mode: int, rest: bytes) -> None:
+    def _gradient(self, which: int, rest: bytes) -> None:
         """Ask for a round that was not asked for yet, with any weights at all."""
-        terms = self._terms[mode]
-        self._fresh[mode] += 1
-        while self._coin(terms, self._fresh[mode]) is not None:
-            self._fresh[mode] += 1
+        terms = self._terms[which]
+        self._fresh[which] += 1
+        while self._coin(terms, self._fresh[which]) is not None:
+            self._fresh[which] += 1
         weights = rest[: 4 * LENGTH].ljust(4 * LENGTH, b"\0")
         vouchers = self._vouchers(terms, rest)
         before = self._count()
-        question = _question(terms, vouchers, round=self._fresh[mode], weights=weights)
+        question = _question(terms, vouchers, round=self._fresh[which], weights=weights)
         self._send("train.gradient", question)
         answer = self._reply()
         self._check(answer, question[1])
@@ -132,12 +137,15 @@ class Client:
             assert answer is None, "a client believed vouchers that no notary made"
             assert self._count() == before, "a client charged without a voucher"
             return
-        if answer is not None and terms.mode.client_adds_noise:
-            # Noise of this size is longer than all samples together but once in 10¹¹ times.
-            noisy = _unmasked(answer, terms, self._fresh[mode])
+        if answer is not None:
+            assert len(answer[messages.SUM]) == _sum_bytes(terms), "a sum of another length left"
+        if answer is not None and terms.mode.client_adds_noise and terms.query is None:
+            # Noise of this size is longer than all samples together but once in 10¹¹ times. On the
+            # few numbers of a query it is not.
+            noisy = _unmasked(answer, terms, self._fresh[which])
             assert np.linalg.norm(noisy) > SAMPLES, "a sum left without its noise"
         if np.isfinite(np.frombuffer(weights, "<f4")).all():
-            coin = self._coin(terms, self._fresh[mode])
+            coin = self._coin(terms, self._fresh[which])
             assert coin is not None, "a usable model was not charged"
             assert (answer is not None) == (coin or terms.mode.answers_always)
         else:
@@ -182,7 +190,9 @@ class Client:
         assert list(reply.content) == [messages.ANSWER]
         answer = dict(reply.content.config_records[messages.ANSWER])
         size = sum(map(len, self._wire.sent.values())) - len(self._wire.sent[root])
-        kind = f"{sorted(answer)} {len(answer.get('coins', []))} {answer.get('reason')}"
+        summed = len(answer.get(messages.SUM, b""))
+        assert summed in {0, *map(_sum_bytes, self._terms)}, "a sum of another length left"
+        kind = f"{sorted(answer)} {len(answer.get('coins', []))} {answer.get('reason')} {summed}"
         assert self._sizes.setdefault(kind, size) == size, "a reply's size tells something"
         return answer
 
@@ -249,9 +259,21 @@ class Client:
         return None if row is None else bool(row[0])
 
 
-def _terms(mode: Mode) -> Terms:
-    model = "tests.fuzz.fuzz_wire:build_tiny_model"
-    return make_terms(mode, noise_multiplier=50.0, rounds=100_000, model=model, classes=CLASSES)
+def _terms(mode: Mode, query: Query | None) -> Terms:
+    return make_terms(
+        mode,
+        noise_multiplier=50.0,
+        rounds=100_000,
+        model="tests.fuzz.fuzz_wire:build_tiny_model",
+        classes=CLASSES,
+        query=query,
+    )
+
+
+def _sum_bytes(terms: Terms) -> int:
+    """Return how long the sums of some terms are: no message may tell more by its size."""
+    bits = 32 if terms.ring_bits is None else terms.ring_bits
+    return (LENGTH if terms.query is None else QUERY_LENGTH) * bits // 8
 
 
 def _question(terms: Terms, vouchers: bytes = b"", **fields: Any) -> list[bytes]:
@@ -285,5 +307,6 @@ def _make_owner(path: Path) -> Path:
         models=["tests.fuzz.fuzz_wire:build_tiny_model"],
         largest_q=0.5,
         least_noise_multiplier=50.0,
-        budget={"epsilon": 100.0, "delta": 1e-5},
+        queries=["evaluation"],
+        budget={"epsilon": 200.0, "delta": 1e-5},
     )

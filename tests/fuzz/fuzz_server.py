@@ -15,6 +15,8 @@ from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
 from flwr.supercore.task_identity import TaskIdentity
 
 from coinflower.flower_internals import runtime
+from coinflower.learning import make_task
+from coinflower.learning.queries.evaluation import Evaluation
 from coinflower.masking.answers import prove_answer
 from coinflower.masking.sealing import public_bytes
 from coinflower.masking.tickets import Occasion
@@ -22,6 +24,8 @@ from coinflower.masking.vouchers import VOUCHER_BYTES, write_request
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.objections import ObjectionError
+from coinflower.protocol.query import Query, QueryKind
+from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import RunningSum
 from coinflower.server.grid import PromptGrid
 from coinflower.server.invitations import _Block
@@ -39,7 +43,10 @@ EVIL, HONEST = 7, 8
 TERMS = make_terms(rounds_per_invitation=2)
 # As long as real ones: a client cannot guess what another was asked.
 ASKED = [object_id(b"first"), object_id(b"second")]
-KINDS = ("enrol", "invite", "gradient", "masked", "opened", "vouched")
+KINDS = ("enrol", "invite", "gradient", "masked", "opened", "vouched", "evaluated")
+QUERY = Query(kind=QueryKind.EVALUATION, metrics=("accuracy", "loss"), largest_loss=5.0)
+EVALUATED = make_terms(query=QUERY)
+EVALUATION = Evaluation(QUERY, make_task("classification", {}, outputs=3))
 MASKED = make_terms(Mode.MASKED)
 OCCASION = Occasion.of(MASKED, 1)
 
@@ -72,6 +79,8 @@ class Server:
             {messages.OPENED: True, messages.MASKS: masks, **_proved(self._asked, masks)},
             {messages.VOUCHERS: vouchers, **_proved(self._requested, vouchers)},
         ]
+        self._figures = vector[: EVALUATION.length]
+        self._honest.append({messages.SUM: self._figures.tobytes()})
         self._vector = vector
         self.seeds = []
         for kind, fields in enumerate(self._honest):
@@ -85,6 +94,7 @@ class Server:
                 bytes([3, kind]) + message.deflate(),
             ]
         self.seeds.append(bytes([4, 2]) + vector.tobytes())
+        self.seeds.append(bytes([4, KINDS.index("evaluated")]) + self._figures.tobytes())
 
     def __call__(self, data: bytes) -> None:
         """Let both answer, the dishonest one first; the honest one must count all the same."""
@@ -92,7 +102,8 @@ class Server:
             return
         kind = data[1] % len(KINDS)
         superlink = _Runtime()
-        superlink.add(ASKED[0], _dishonest(data[0] % 5, data[2:]))
+        length = EVALUATION.length if KINDS[kind] == "evaluated" else LENGTH
+        superlink.add(ASKED[0], _dishonest(data[0] % 5, data[2:], length))
         honest = RecordDict({messages.ANSWER: ConfigRecord(self._honest[kind])})
         superlink.add(
             ASKED[1], _objects(make_message(metadata=_reply_metadata(ASKED[1]), content=honest))
@@ -126,15 +137,15 @@ class Server:
 
     def _gradient(self, grid: PromptGrid, replies: list[Message]) -> None:
         del grid
-        total = RunningSum(TERMS, LENGTH, {EVIL: SIZE, HONEST: SIZE})
-        for reply in replies:
-            total.add(reply)
-        assert HONEST in total.answered
-        assert np.isfinite(total.total).all()
-        # Nobody can add more than all of its samples could.
-        assert np.linalg.norm(total.total - self._vector) <= SIZE * 1.01
-        if EVIL not in total.answered:
-            assert np.allclose(total.total, self._vector, atol=1e-9)
+        _summed(TERMS, replies, self._vector)
+
+    def _evaluated(self, grid: PromptGrid, replies: list[Message]) -> None:
+        """Whatever was added, the figures are numbers, or there are none."""
+        del grid
+        total = _summed(EVALUATED, replies, self._figures)
+        for figure in EVALUATION.read(total, clip_norm=1.0, noise_std=0.5).values():
+            assert (figure.value is None) == (figure.standard_error is None)
+            assert np.isfinite([figure.value or 0.0, figure.standard_error or 0.0]).all()
 
     def _masked(self, grid: PromptGrid, replies: list[Message]) -> None:
         del grid
@@ -171,6 +182,19 @@ class Server:
         assert isinstance(told, bytes)
         for node, part in ((EVIL, told[:VOUCHER_BYTES]), (HONEST, told[VOUCHER_BYTES:])):
             assert vouching.vouchers(node) == part
+
+
+def _summed(terms: Terms, replies: list[Message], honest: Any) -> Any:
+    total = RunningSum(terms, len(honest), {EVIL: SIZE, HONEST: SIZE})
+    for reply in replies:
+        total.add(reply)
+    assert HONEST in total.answered
+    assert np.isfinite(total.total).all()
+    # Nobody can add more than all of its samples could.
+    assert np.linalg.norm(total.total - honest) <= SIZE * 1.01
+    if EVIL not in total.answered:
+        assert np.allclose(total.total, honest, atol=1e-9)
+    return total.total
 
 
 def _claimed() -> Notaries:
@@ -230,15 +254,15 @@ def _objects(message: Message) -> tuple[list[str], dict[str, bytes]]:
     return path, {**stored(message.content), path[0]: message.deflate()}
 
 
-def _dishonest(depth: int, rest: bytes) -> tuple[list[str], dict[str, bytes]]:
+def _dishonest(depth: int, rest: bytes, length: int) -> tuple[list[str], dict[str, bytes]]:
     """Return the objects of a reply in which one object is as the input says."""
     if depth == 4:
-        vector = rest[: 4 * LENGTH].ljust(4 * LENGTH, b"\0")
+        vector = rest[: 4 * length].ljust(4 * length, b"\0")
         record = ConfigRecord({messages.SUM: vector}).deflate()
     elif depth == 0:
         record = framed("ConfigRecord", [], rest)
     else:
-        record = ConfigRecord({messages.SUM: bytes(4 * LENGTH)}).deflate()
+        record = ConfigRecord({messages.SUM: bytes(4 * length)}).deflate()
     body = f'{{"{messages.ANSWER}": "{object_id(record)}"}}'.encode()
     content = framed("RecordDict", [object_id(record)], rest if depth == 1 else body)
     sound = make_message(metadata=_reply_metadata(ASKED[0]), content=RecordDict())
