@@ -8,6 +8,7 @@ server could have them opened again for other clients: a record is moved, never 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import sqlite3
@@ -131,7 +132,8 @@ class Record:
             (found,) = connection.execute("PRAGMA application_id").fetchone()
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             sound = [row[0] for row in connection.execute("PRAGMA integrity_check(1)")]
-            if (found, version, sound) != (_APPLICATION_ID, _FORMAT, ["ok"]):
+            sound_layout = sound == ["ok"] and _tables(connection) == _expected_tables()
+            if (found, version) != (_APPLICATION_ID, _FORMAT) or not sound_layout:
                 raise sqlite3.DatabaseError("not a record of this version, or damaged")
             about = dict(connection.execute("SELECT * FROM about").fetchall())
         except sqlite3.Error as error:
@@ -248,6 +250,19 @@ class Record:
             except sqlite3.Error as error:
                 detail = f"the record {self.path} failed: {error}"
                 raise ObjectionError(Objection.RECORD, detail) from error
+
+
+def _tables(connection: sqlite3.Connection) -> list[str]:
+    """Return what the tables of a database are, in SQL."""
+    rows = connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name")
+    return [row[0] for row in rows]
+
+
+@functools.cache
+def _expected_tables() -> list[str]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_LAYOUT)
+        return _tables(connection)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

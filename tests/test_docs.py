@@ -241,8 +241,10 @@ def test_a_test_that_is_linked_by_its_name_exists(page):
 
 
 def anchors(page):
-    """The anchors of a page's headings, as the site makes them."""
-    for heading in re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE):
+    """The anchors of a page: its own, and those that the site makes of headings."""
+    text = FENCE.sub("", page.read_text())
+    yield from re.findall(r'<a id="([^"]+)">', text)
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
         plain = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode().lower()
         yield re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip())
 

@@ -32,6 +32,7 @@ from coinflower.deploy.machines.queue import Experiment, ExperimentQueue
 from coinflower.deploy.machines.run_supervisor import RunSupervisor
 from coinflower.deploy.trackers.following import require_trackers
 from coinflower.server.app import require_ready
+from coinflower.server.settings import Settings
 from coinflower.server.sole_use import sole_use
 
 logger = logging.getLogger("coinflower.server")
@@ -101,10 +102,12 @@ def serve(plan: ServerPlan, stop: threading.Event) -> str:
         DeploymentError: A part could not be started or ended, or the run failed.
     """
     folder = plan.folder.absolute()
+    queue = ExperimentQueue(folder)
+    settings = None if plan.settings is None else _ready(queue, plan.settings, resume=plan.resume)
+    tls = None if plan.keys is None else _tls_files(plan.keys)
     folder.mkdir(parents=True, exist_ok=True)
     with sole_use(folder, patience_seconds=0):
-        tls = None if plan.keys is None else _tls_files(plan.keys)
-        main = None if plan.settings is None else _enter(plan.settings, folder, resume=plan.resume)
+        main = None if settings is None else queue.enter(settings)
         if main is not None and main.held and not plan.stay and not _is_anything_due(folder):
             raise UserError(
                 f"Experiment {main.name} was stopped; to continue it: coinflower server resume "
@@ -138,14 +141,13 @@ def operators_page(address: str | None, folder: Path) -> Iterator[None]:
         yield
 
 
-def _enter(path: Path, folder: Path, *, resume: bool) -> Experiment:
-    """Put the experiment that a server is started with into its queue."""
-    queue = ExperimentQueue(folder)
+def _ready(queue: ExperimentQueue, path: Path, *, resume: bool) -> Settings:
+    """Return the settings that a server is started with, before anybody is told that it serves."""
     settings = queue.load(path)
     settings = replace(settings, resume=True) if resume else settings
     require_trackers(settings.trackers)
-    require_ready(settings)  # before anybody is told that this serves
-    return queue.enter(settings)
+    require_ready(settings)
+    return settings
 
 
 def _is_anything_due(folder: Path) -> bool:

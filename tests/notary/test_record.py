@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
@@ -63,6 +64,13 @@ def test_a_sound_file_that_is_no_record_of_this_version_is_refused(path: Path, m
     with sqlite3.connect(path) as connection:
         connection.execute(f"PRAGMA {mark}")
     with pytest.raises(ValueError, match="not a record of this version"):
+        Record.open(path, NOTARY)
+
+
+def test_a_record_whose_tables_are_others_is_refused(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("ALTER TABLE openings RENAME COLUMN owners TO owner_")
+    with pytest.raises(ValueError, match="cannot be used"):
         Record.open(path, NOTARY)
 
 
