@@ -213,8 +213,9 @@ def killed(after_a_round):
         journal = Journal(state, insecure=False)
         if after_a_round:
             journal.round(REPORT, None)
+        gone = dead_process()  # before: a fork may ask for the process id itself
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "getpid", dead_process)
+            patch.setattr(os, "getpid", lambda: gone)
             journal.status("running", round_=1)
         return RUNNING
 
