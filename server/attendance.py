@@ -11,7 +11,7 @@ from coinflower.server.roster import Roster
 logger = logging.getLogger("coinflower.server")
 
 _WAIT_SECONDS = 0.05
-_GATHER_SECONDS = 30.0
+_GATHER_SECONDS = 30.0  # without anybody new
 
 
 class TooFewClientsError(RuntimeError):
@@ -27,7 +27,7 @@ class Attendance:
 
     Args:
         least_clients: Fewest available clients for a round.
-        expected_clients: The first round waits a little until this many have answered.
+        expected_clients: The first round waits until this many have answered, or no more come.
         patience_seconds: How long to wait for the least number.
         no_other_clients: Whether nobody but the expected clients will come, so that the run ends as
             soon as too many of them refuse.
@@ -63,24 +63,31 @@ class Attendance:
         self._expected = max(self._expected, clients)
 
     def wait(self, roster: Roster, *, gather: bool = False) -> None:
-        """Return once enough clients are there; ``gather`` gives the others a little time too.
+        """Return once enough clients are there; ``gather`` waits while others still come.
 
         Raises:
             TooFewClientsError: The patience is over, or too few are left who could come.
             StoppedError: Somebody asked the run to end.
         """
-        started = time.monotonic()
+        started = last_news = time.monotonic()
+        most_heard = 0
         while True:
             if self._asked_to_stop():
                 raise StoppedError
             roster.refresh()
             self._tell_refusals(roster)
-            waited = time.monotonic() - started
+            now = time.monotonic()
+            out_of_patience = now - started > self._patience
             heard = len(roster.present) + len(roster.refusals)
-            gathered = heard >= self._expected or waited > _GATHER_SECONDS or not gather
+            if heard > most_heard:
+                most_heard, last_news = heard, now
+            # A thousand clients need longer to enrol than ten, so it counts that others still come,
+            # not how long it takes.
+            silent = now - last_news > _GATHER_SECONDS
+            gathered = heard >= self._expected or silent or out_of_patience or not gather
             if len(roster.present) >= self.least and gathered:
                 return
-            if waited > self._patience:
+            if out_of_patience:
                 raise self._too_few(len(roster.present), roster)
             possible = self._expected - roster.refused_for_good
             if self._no_other_clients and heard >= self._expected and possible < self.least:

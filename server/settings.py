@@ -69,7 +69,8 @@ class Settings:
         pretrained: Path of the public weights that the terms name, if they do.
         device: Where the model is measured: cpu, cuda, mps, or auto for the best there is.
         least_clients: Fewest available clients for a round.
-        expected_clients: The first round waits a little until this many have enrolled or refused.
+        expected_clients: The first round waits until this many have enrolled or refused, or until
+            no more come.
         no_other_clients: Nobody else will come: the run ends as soon as too many of them refuse.
         patience_seconds: How long to wait for them before giving up.
         reply_seconds: How long a client may take to answer.
