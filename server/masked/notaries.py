@@ -105,7 +105,7 @@ class Notaries:
                 asker=asked.asker,
                 notary=bytes.fromhex(self._claimed.get(node, "")),
             )
-        except SealError as error:
+        except ValueError as error:  # no proof, or a claim that is no key at all
             logger.warning("Node %d is not the notary that it says it is: %s.", node, error)
             self._claimed.pop(node, None)
             self._liars.add(node)

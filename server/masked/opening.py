@@ -60,10 +60,11 @@ class Opening:
         Raises:
             NotaryError: A notary would object in later rounds, too.
         """
-        clients = list(received.tickets)
+        # By owner, not as they came: a notary has no use for who answered first.
+        clients = sorted(received.tickets, key=received.tickets.__getitem__)
         asked = Asked(
             occasion=Occasion.of(self._terms, round_),
-            content=b"".join(received.tickets.values()),
+            content=b"".join(received.tickets[client] for client in clients),
         )
         masks: list[Numbers] = []
         for reply in self._replies(asked, received.length):

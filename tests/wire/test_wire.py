@@ -2,6 +2,7 @@
 
 import pytest
 
+from coinflower.masking.tickets import Occasion, split_tickets
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from tests.wire.observed import observe
@@ -50,6 +51,19 @@ def test_an_observer_has_a_row_for_every_client_and_round(seen, view):
     found = view(seen)
     assert len(found) == len(found.coins) >= 3 * (ROUNDS - 2)
     assert found.rows.shape[1] > 15
+
+
+def test_a_notary_gets_one_question_a_round_whose_order_tells_only_whose_tickets_are_in_it(seen):
+    openings = [one for one in seen.exchanges if one.kind == f"query.{messages.OPEN}"]
+    assert len(openings) == len(seen.openings())
+    for round_, one in seen.openings().items():
+        occasion = Occasion.of(seen.terms, round_)
+        tickets = split_tickets(one.question[messages.TICKETS], occasion, len(seen.owners))
+        owners = [ticket.owner for ticket in tickets]
+        assert owners == sorted(owners)
+        assert set(owners) <= set(seen.owners)
+        fields = {messages.TERMS, messages.ROUND, messages.LENGTH, messages.TICKETS}
+        assert set(one.question) <= {*fields, messages.ASKER, messages.SALT}
 
 
 def test_a_co_client_has_a_row_for_every_other_client_and_round(seen):

@@ -137,9 +137,10 @@ def _opened(seen):
 
 
 def notary_view(seen, kind="honest"):
-    """Return what a notary has of all clients of a kind: their tickets, and when these came.
+    """Return what a notary has of all clients of a kind: their tickets.
 
-    It knows whose they are, in which order, and the seeds; it has no numbers that they mask.
+    It knows whose they are, and the seeds; it has no numbers that they mask, and their order is
+    that of the owners' names.
     """
     rows = {}
     seeds = Counter()
