@@ -169,7 +169,8 @@ class Record:
     ) -> None:
         """Write down that a round is opened; it is on disk when this returns.
 
-        Rounds are opened in order: nobody can bring back an older echo with an older round.
+        Rounds of one experiment are opened in order: nobody can bring back an older echo with an
+        older round of it. Between experiments there is no order that a notary could know.
 
         Args:
             terms: Hash of the terms.
