@@ -26,7 +26,7 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.deploy.containers import compose_notary
 from coinflower.deploy.containers.compose_options import Options
 from coinflower.deploy.errors import DeploymentError
-from coinflower.deploy.gateway.config import LIMITS, largest_body, render_limit
+from coinflower.deploy.gateway.config import LIMITS, render_limit
 from coinflower.deploy.keys.key_files import load_certificate, write_file
 from coinflower.deploy.keys.keys import (
     ALWAYS_NAMED,
@@ -41,6 +41,7 @@ from coinflower.deploy.keys.keys import (
 )
 from coinflower.deploy.machines.node_registry import FOLDER as NODES
 from coinflower.deploy.machines.node_registry import Registry
+from coinflower.deploy.machines.queue import largest_body_of
 from coinflower.deploy.terminal import complain, say
 from coinflower.protocol.policy import load_policy
 from coinflower.server.settings import load_settings, save_settings
@@ -110,8 +111,8 @@ def set_up(options: Options, place: Place) -> list[str]:
         told += _make_federation(options, place)
     if options.mode.masks_sums:
         told += _introduce_notary(options, place)
-    # Made anew each time: the owner of the settings may have chosen another model.
-    limit = render_limit(largest_body(load_settings(settings).terms))
+    # Made anew each time: the settings may have another model now, and so may what was submitted.
+    limit = render_limit(largest_body_of(load_settings(settings), place.server / SUPERLINK))
     write_file(place.secrets / "gateway" / LIMITS, f"{limit}\n".encode(), mode=0o644)
     return told
 

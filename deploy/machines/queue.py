@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coinflower.accounting.errors import UserError
+from coinflower.deploy.gateway.config import largest_body
 from coinflower.deploy.machines.status_file import SETTINGS, is_server_folder
 from coinflower.server.checkpoint import write_atomically
 from coinflower.server.journal import read_status
@@ -238,6 +239,23 @@ class ExperimentQueue:
         with (self._folder / _LOCK).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def largest_body_of(settings: Settings, folder: Path) -> int:
+    """Return how large messages a gateway of its own must let pass.
+
+    Args:
+        settings: What the server is started with.
+        folder: The server's folder, with what was submitted to it so far.
+
+    Raises:
+        ValueError: The model of ``settings`` is unknown, or the queue is damaged.
+    """
+    largest = largest_body(settings.terms)
+    for one in ExperimentQueue(folder).all():
+        with contextlib.suppress(UserError):  # a model that is gone fails when its turn comes
+            largest = max(largest, 0 if one.is_finished else largest_body(one.settings.terms))
+    return largest
 
 
 def _shows_in(settings: Settings, other: Settings) -> bool:

@@ -48,6 +48,8 @@ class RunSupervisor:
         main: Name of the experiment that the server was started with, if any; its failure is the
             server's, once nothing else is at work.
         write_report: Writes the report of a complete run and returns its file.
+        passes: Bytes of the largest message that a gateway elsewhere lets pass; None if the gateway
+            is this server's own, or there is none.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class RunSupervisor:
         side_by_side: int,
         main: str | None,
         write_report: WriteReport,
+        passes: int | None = None,
     ) -> None:
         self._queue = ExperimentQueue(folder)
         self._known = self._queue.all()
@@ -70,6 +73,7 @@ class RunSupervisor:
         self._side_by_side = side_by_side
         self._main = main
         self._write_report = write_report
+        self._passes = passes
         self._admission: NodeAdmission | None = None
         if superlink.authenticates_nodes:
             self._admission = NodeAdmission(superlink, Registry(folder / FOLDER))
@@ -148,14 +152,25 @@ class RunSupervisor:
     def _begin(self, experiment: Experiment) -> None:
         self._told_in_use.discard(experiment.name)
         try:
-            if self._door is not None:
-                self._door.let_pass(largest_body(experiment.settings.terms))
+            self._open_door(largest_body(experiment.settings.terms), experiment.name)
             self._runs.append(ExperimentRun(experiment, self._superlink))
         except UserError as error:  # the model or a tracker is gone since it was submitted
             self._note_failure(experiment.name, RunFailedError(str(error)))
             return
         log_of(experiment.name).info("Begins after round %d.", self._runs[-1].last_round)
         self._look()
+
+    def _open_door(self, body: int, name: str) -> None:
+        """Let messages of that size pass; one that a gateway elsewhere stops is charged in vain."""
+        if self._door is not None:
+            self._door.let_pass(body)
+        elif self._passes is not None and body > self._passes:
+            raise UserError(
+                f"Its messages have up to {body:,} bytes, and the gateway, which is not this "
+                f"server's own, was set up for {self._passes:,}. Set it up again, together with "
+                "this server (docker compose down, then docker compose up; on Kubernetes, restart "
+                f"the pod); then: coinflower server resume {name}"
+            )
 
     def _follow_run(self, run: ExperimentRun, drain_seconds: float) -> None:
         wanted = {one.name: one for one in self._experiments()}.get(run.experiment.name)

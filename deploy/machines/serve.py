@@ -28,7 +28,7 @@ from coinflower.deploy.keys.keys import (
 from coinflower.deploy.machines.experiment_run import WriteReport
 from coinflower.deploy.machines.health import HealthServer
 from coinflower.deploy.machines.prometheus import metrics_server
-from coinflower.deploy.machines.queue import Experiment, ExperimentQueue
+from coinflower.deploy.machines.queue import Experiment, ExperimentQueue, largest_body_of
 from coinflower.deploy.machines.run_supervisor import RunSupervisor
 from coinflower.deploy.trackers.following import require_trackers
 from coinflower.server.app import require_ready
@@ -173,6 +173,7 @@ def _serve_once(
             side_by_side=plan.side_by_side,
             main=None if main is None else main.name,
             write_report=plan.write_report,
+            passes=_passes(plan, main, folder),
         )
         metrics = metrics_server(folder, host=plan.metrics_host, port=plan.metrics_port)
         health = HealthServer(plan.health_port, supervisor.is_well, host=plan.health_host)
@@ -182,6 +183,13 @@ def _serve_once(
             except DeploymentError as error:
                 supervisor.status_file.note_error(str(error))
                 raise
+
+
+def _passes(plan: ServerPlan, main: Experiment | None, folder: Path) -> int | None:
+    """Return what a gateway that was set up elsewhere lets pass, for what there was to run then."""
+    if main is None or plan.keys is None or plan.listen is not None:
+        return None
+    return largest_body_of(main.settings, folder)
 
 
 def _tls_files(keys: Path) -> TlsFiles:

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import tomli_w
 
-from coinflower.deploy.machines.queue import Experiment, ExperimentQueue
+from coinflower.deploy.gateway.config import largest_body
+from coinflower.deploy.machines.queue import Experiment, ExperimentQueue, largest_body_of
 from coinflower.deploy.machines.standing import standing
 from coinflower.protocol.modes import Mode
 from coinflower.server.checkpoint import CheckpointFolder
@@ -112,6 +113,22 @@ def test_a_state_that_holds_an_experiment_is_not_begun_anew(queue, written, tmp_
 def test_what_could_not_run_is_refused_before_it_is_queued(queue, written, changes, sentence):
     refused(queue, written(**changes), sentence)
     assert not list(queue._folder.glob("*/*"))
+
+
+@pytest.mark.parametrize("name", ["../outside", "..", ".lock", "a/b", "/tmp/a", "a\n", "<b>", ""])
+def test_a_name_that_is_no_folder_of_its_own_is_refused(queue, written, folder, name):
+    refused(queue, written(name), "letters, digits, dots, dashes")
+    assert sorted(path.name for path in folder.rglob("*")) == ["server.json"]
+
+
+def test_a_gateway_elsewhere_is_set_up_for_the_largest_model_still_to_run(queue, written, folder):
+    small = queue.submit(written("small", terms={"model": "digits"}))
+    terms = replace(small.settings.terms, experiment="large", model="paper-cnn")
+    large = queue.enter(replace(small.settings, terms=terms, state=folder / "large"))
+    assert largest_body(large.settings.terms) > largest_body(small.settings.terms)
+    assert largest_body_of(small.settings, folder) == largest_body(large.settings.terms)
+    Journal(large.settings.state, insecure=False).status("finished", round_=8)
+    assert largest_body_of(small.settings, folder) == largest_body(small.settings.terms)
 
 
 def test_a_folder_where_no_server_ever_was_is_refused(written, tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coinflower.deploy.gateway.config import largest_body
 from coinflower.deploy.machines import run_supervisor as supervisor
 from coinflower.deploy.machines import serve
 from coinflower.deploy.machines.queue import ExperimentQueue
@@ -100,7 +101,7 @@ def follow(queue, tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "NodeAdmission", NodeAdmission)
     monkeypatch.setattr(supervisor, "_LOOK_SECONDS", 0.01)
 
-    def run(*says, stay=False, shut_out=(), side_by_side=1, main="main", **others):
+    def run(*says, stay=False, shut_out=(), side_by_side=1, main="main", passes=None, **others):
         stop = threading.Event()
         superlink = Superlink(stop, queue, {"main": says, **others})
         made = supervisor.RunSupervisor(
@@ -112,6 +113,7 @@ def follow(queue, tmp_path, monkeypatch):
             side_by_side=side_by_side,
             main=main,
             write_report=report_server_run,
+            passes=passes,
         )
         made._admission.shut_out = list(shut_out)
         return made.follow(stop, 0.0), superlink
@@ -174,6 +176,20 @@ def test_side_by_side_if_told_so(follow, queue, tmp_path):
         RUNNING, RUNNING, COMPLETED, side_by_side=2, beside=[RUNNING, COMPLETED, COMPLETED]
     )
     assert superlink.most_at_once == 2
+
+
+def test_a_model_too_large_for_a_gateway_elsewhere_is_refused_before_its_first_round(
+    follow, queue, tmp_path
+):
+    main = queue.get("main").settings
+    larger = replace(main, terms=replace(main.terms, model="paper-cnn"))
+    queue.enter(named(larger, tmp_path, "larger"))
+    passes = largest_body(main.terms)
+    assert largest_body(larger.terms) > passes
+    _, superlink = follow(RUNNING, COMPLETED, COMPLETED, passes=passes, larger=[])
+    assert superlink.started == ["main"]
+    assert "docker compose up" in queue.get("larger").error
+    assert "coinflower server resume larger" in queue.get("larger").error
 
 
 def test_what_must_not_run_beside_another_waits_and_is_not_overtaken(follow, queue, tmp_path):

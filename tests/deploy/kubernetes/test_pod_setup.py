@@ -1,6 +1,7 @@
 """What a pod's init container makes: keys for their owner alone, and the gateway's settings."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from coinflower.deploy.containers import pod_setup
 from coinflower.deploy.gateway.config import largest_body, render_limit
 from coinflower.deploy.keys import keys
+from coinflower.deploy.machines.queue import ExperimentQueue
 from coinflower.server.settings import load_settings
 
 SETTINGS = Path(__file__).parents[3] / "deploy" / "kubernetes" / "server" / "settings.toml"
@@ -94,3 +96,14 @@ def test_settings_that_cannot_be_used_are_named(secrets, run, tmp_path):
     code, told = run(secrets, f"--settings={tmp_path}/none.toml", f"--gateway={tmp_path}/x")
     assert code == 2
     assert "There is no file" in told
+
+
+def test_a_restarted_pod_lets_a_larger_model_pass_that_was_submitted_since(secrets, run, tmp_path):
+    settings = load_settings(SETTINGS)
+    terms = replace(settings.terms, experiment="larger", model="paper-cnn")
+    assert largest_body(terms) > largest_body(settings.terms)
+    folder, config = tmp_path / "superlink", tmp_path / "nginx.conf"
+    ExperimentQueue(folder).enter(replace(settings, terms=terms, state=tmp_path / "state"))
+    words = [f"--settings={SETTINGS}", f"--folder={folder}", f"--gateway={config}"]
+    assert run(secrets, *words) == (0, "")
+    assert render_limit(largest_body(terms)) in config.read_text()
