@@ -88,11 +88,11 @@ class Fleet:
         key: The node's private key.
         verify: How to verify the SuperLink's certificate, as httpx takes it; True trusts public
             authorities.
-        heartbeat_interval: Seconds that are promised between heartbeats.
         proxy: What requests go through, if not directly.
 
     Attributes:
-        waits: Whether the SuperLink waits for messages, and takes what rides along.
+        waits: Whether the SuperLink waits for messages, and takes what rides along; True until it
+            has answered a poll.
     """
 
     def __init__(
@@ -101,13 +101,11 @@ class Fleet:
         key: ec.EllipticCurvePrivateKey,
         *,
         verify: ssl.SSLContext | bool,
-        heartbeat_interval: float,
         proxy: httpx.Proxy | None = None,
     ) -> None:
         signature = _Signature(key)
         self._public_key = signature.public_key
-        self._interval = heartbeat_interval
-        self.waits = False
+        self.waits = True
         self._node = Node(node_id=0)
         self._client = make_client(
             FleetHttpClient,
@@ -130,11 +128,9 @@ class Fleet:
         """Undo `register`."""
         self._client.UnregisterNode(UnregisterNodeFleetRequest(node_id=self._node.node_id))
 
-    def activate(self) -> int:
-        """Be a node from now on; return its id."""
-        request = ActivateNodeRequest(
-            public_key=self._public_key, heartbeat_interval=self._interval
-        )
+    def activate(self, interval: float) -> int:
+        """Be a node from now on, with so many seconds between heartbeats; return its id."""
+        request = ActivateNodeRequest(public_key=self._public_key, heartbeat_interval=interval)
         self._node = Node(node_id=self._client.ActivateNode(request).node_id)
         return self._node.node_id
 
@@ -142,9 +138,9 @@ class Fleet:
         """Undo `activate`."""
         self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
 
-    def beat(self) -> bool:
-        """Send a heartbeat; return whether the SuperLink knows this node."""
-        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=self._interval)
+    def beat(self, interval: float) -> bool:
+        """Promise the next heartbeat within so long; return whether the SuperLink knows us."""
+        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=interval)
         return self._client.SendNodeHeartbeat(request).success
 
     def pull_message(self, wait_seconds: float) -> Arrival | None:

@@ -95,20 +95,22 @@ class Link:
         self._registered_here = private_key is None
         self._company = polling_group
         self._stop = stop
+        self._heartbeat = heartbeat_interval
         self._fleet = Fleet(
             f"{'http' if insecure else 'https'}://{address}",
             # P-256 is verified several times faster than the P-384 that Flower's tools make.
             private_key or ec.generate_private_key(ec.SECP256R1()),
             verify=False if insecure else trust(root_certificates),
-            heartbeat_interval=heartbeat_interval,
             proxy=proxy,
         )
 
     def join(self) -> int:
         """Register (if it has no key of its own) and activate the node; return its id."""
-        if self._registered_here:
-            self._call(self._fleet.register)
-        return self._call(self._fleet.activate)
+        with self._company.joining():
+            if self._registered_here:
+                self._call(self._fleet.register)
+            promised = self._company.heartbeat_seconds(self._heartbeat)
+            return self._call(self._fleet.activate, promised)
 
     def leave(self) -> None:
         """Tell the SuperLink, if it can be reached, that this node leaves, and close."""
@@ -127,7 +129,7 @@ class Link:
 
     def beat(self) -> None:
         """Send one heartbeat."""
-        if not self._call(self._fleet.beat):
+        if not self._call(self._fleet.beat, self._company.heartbeat_seconds(self._heartbeat)):
             raise ForgottenError
 
     @property
@@ -137,7 +139,8 @@ class Link:
 
     def poll(self) -> Arrival | None:
         """Return the next message for this node, still without its content, if there is one."""
-        return self._call(self._fleet.pull_message, _WAIT_SECONDS)
+        wait_seconds = self._company.wait_seconds(_WAIT_SECONDS)
+        return self._call(self._fleet.pull_message, wait_seconds)
 
     def fetch(self, arrival: Arrival) -> RecordDict:
         """Return the content of a message that ``poll`` returned."""

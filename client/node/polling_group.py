@@ -15,6 +15,10 @@ _POLLS_PER_SECOND = 25.0
 _NEWS_SECONDS = 0.2
 _COURTESY_SECONDS = 1.0
 _TURN_PATIENCE_SECONDS = 0.5
+_TURN_SECONDS = 0.02
+_JOINING_AT_ONCE = 4
+_BEATS_PER_SECOND = 15.0
+_WAITS_PER_SECOND = 50.0
 
 
 class PollingGroup:
@@ -36,6 +40,7 @@ class PollingGroup:
         self._news_at = float("-inf")
         self._changed = threading.Condition()
         self._turn = threading.Lock()
+        self._joining = threading.BoundedSemaphore(_JOINING_AT_ONCE)
         self._handlers = threading.BoundedSemaphore(handlers or os.cpu_count() or 1)
 
     @contextlib.contextmanager
@@ -54,15 +59,31 @@ class PollingGroup:
         """Wait until nobody else in the group calls the SuperLink.
 
         The SuperLink needs longer for two requests at once than for one after the other. A turn is
-        a courtesy, not a lock: after half a second of waiting a node calls anyway, so that a
-        request that hangs does not silence the rest.
+        a courtesy, not a lock: after half a second of waiting, or as long as all others should take
+        in a large group, a node calls anyway, so that a request that hangs does not silence the
+        rest.
         """
-        mine = self._turn.acquire(timeout=_TURN_PATIENCE_SECONDS)
+        patience = max(_TURN_PATIENCE_SECONDS, _TURN_SECONDS * self._size)
+        mine = self._turn.acquire(timeout=patience)
         try:
             yield
         finally:
             if mine:
                 self._turn.release()
+
+    @contextlib.contextmanager
+    def joining(self) -> Iterator[None]:
+        """Wait until only a few others join: a thousand at once would all run out of time."""
+        with self._joining:
+            yield
+
+    def heartbeat_seconds(self, least: float) -> float:
+        """Return what members promise between heartbeats, so that the SuperLink can keep up."""
+        return max(least, self._size / _BEATS_PER_SECOND)
+
+    def wait_seconds(self, least: float) -> float:
+        """Return for how long a poll may wait, so that the SuperLink can keep up."""
+        return max(least, self._size / _WAITS_PER_SECOND)
 
     @contextlib.contextmanager
     def handling(self) -> Iterator[None]:

@@ -56,8 +56,8 @@ class ResidentNode:
         root_certificates: PEM of the authority to trust; None trusts public authorities.
         private_key: Key of a node that is registered at the SuperLink; None registers a fresh key.
         poll_interval: Seconds between two polls of an idle node.
-        heartbeat_interval: The SuperLink considers the node gone after twice this time of silence;
-            Flower allows 10 to 1800 seconds.
+        heartbeat_interval: The SuperLink considers the node gone after twice this time of silence,
+            or longer if it is one of hundreds in this process; Flower allows 10 to 1800 seconds.
         max_backoff: Longest pause between two attempts to reach the SuperLink.
         drain_seconds: How much longer the current message may take after ``stop`` is set.
         polling_group: Shared by the nodes of one process; None stands for a node on its own.
@@ -278,6 +278,8 @@ class ResidentNode:
             try:
                 result = attempt()
             except UnreachableError as error:
+                if self._stop.is_set():  # the connection was closed meanwhile
+                    raise _Stopped from error
                 self._complain("cannot be reached", error)
             except RejectedError as error:
                 if not joining:
@@ -317,7 +319,8 @@ class ResidentNode:
         """Send heartbeats, even while a handler is working."""
         pause = 0.0
         while not self._stop.wait(pause):
-            pause = 0.6 * self._heartbeat_interval * random.uniform(0.8, 1.0)
+            promised = self._company.heartbeat_seconds(self._heartbeat_interval)
+            pause = 0.6 * promised * random.uniform(0.8, 1.0)
             link = self._link
             if link is not None:
                 try:

@@ -20,8 +20,9 @@ from coinflower.learning.data.partitions import file_count
 from coinflower.learning.data.persons import units_of
 from coinflower.protocol.policy import Policy, Share
 
-# A budget that nobody stated is what the noise costs, with room for the last digit only.
-_ROOM = 1 + 1e-9
+# A budget that nobody stated is what the noise costs, with room for the last digit only. It is
+# never 0, which would allow nothing: rounds may cost nothing but δ.
+_ROOM = 1e-9
 
 
 def sizes_of(plan: Plan, data: Dataset) -> list[int]:
@@ -67,7 +68,7 @@ def _write_client(
         beside = [(each.round_cost(size), each.rounds) for each in cluster.queries]
         priced = [(each, rounds) for each, rounds in [*beside, (cost, terms.rounds)] if each]
         spent = epsilon_after(priced, plan.delta) if priced else 0.0
-        budget = spent * _ROOM
+        budget = spent + _ROOM * max(spent, 1.0)
     seed, weights = plan.insecure_seed, plan.tuning.pretrained
     clients = cluster.folder / "clients"
     if cluster.notary is not None:
