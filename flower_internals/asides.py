@@ -55,6 +55,7 @@ class _Aside:
         content: The object of a call that is about one.
         came: What came along with the request.
         goes: Objects that go along with the answer.
+        free_names: Whether the answer says that free names are taken.
         bell: What wakes the request while it waits.
         again: What it looks for once it is woken; None if it need not wait.
         leave: Called when it waits no longer.
@@ -64,6 +65,7 @@ class _Aside:
     content: Buffer = b""
     came: Riders = field(default_factory=Riders)
     goes: dict[str, Buffer] = field(default_factory=dict)
+    free_names: bool = False
     again: Callable[[], Any] | None = None
     leave: Callable[[], None] = lambda: None
 
@@ -203,7 +205,7 @@ def _additions(aside: _Aside) -> Iterator[Buffer]:
         yield field_head(PULLED_CONTENT, len(aside.content))
         yield aside.content
     if aside.came.wait_seconds is not None:
-        yield encoded_head(Riders(wait_seconds=0.0))
+        yield encoded_head(Riders(wait_seconds=0.0, free_names=aside.free_names))
     for name, content in aside.goes.items():
         yield from encoded_object(name, [content])
 
@@ -253,6 +255,13 @@ def send_along(name: str, content: Buffer) -> None:
     aside = _aside.get()
     if aside is not None:
         aside.goes[name] = content
+
+
+def offer_free_names(offered: bool) -> None:
+    """Say with the answer to a look for messages whether free names are taken."""
+    aside = _aside.get()
+    if aside is not None:
+        aside.free_names = offered
 
 
 def pull_or_wait(bells: Bells, caller: Hashable, pull: Callable[[], Any]) -> Any:

@@ -21,11 +21,18 @@ from flwr.proto.runtime_pb2 import (
 )
 from flwr.server.superlink.linkstate import LinkState
 
-from coinflower.flower_internals.asides import Pushed, came_along, pull_or_wait, send_along
+from coinflower.flower_internals.asides import (
+    Pushed,
+    came_along,
+    offer_free_names,
+    pull_or_wait,
+    send_along,
+)
 from coinflower.flower_internals.bells import Bells
 from coinflower.flower_internals.long_fields import Buffer
 from coinflower.flower_internals.messages import object_ids
 from coinflower.flower_internals.riders import MOST_RIDING_BYTES
+from coinflower.flower_internals.store import taking
 
 _MOST_RIDING_TOGETHER = 1 << 23
 
@@ -35,12 +42,14 @@ class Office:
 
     Attributes:
         bells: What wakes nodes, by id, and servers, by ``run`` and the run's id.
+        hashing: Nodes that take no names of long objects but hashes.
         arriving: Held while questions and their objects are being stored, so that nobody sees a
             question without all that came along with it.
     """
 
     def __init__(self) -> None:
         self.bells = Bells()
+        self.hashing: set[int] = set()
         self.arriving = threading.Lock()
 
     def ring_server(self, run_id: int) -> None:
@@ -70,7 +79,7 @@ class ServersDesk:
             came = {
                 name
                 for name, content in came_along().objects.items()
-                if store_along(state, task.run_id, response.session_id, name, content)
+                if store_along(state, task.run_id, response.session_id, name, content, free=name)
             }
         missing = [name for name in response.objects_to_push if name not in came]
         response.objects_to_push[:] = missing
@@ -85,6 +94,8 @@ class ServersDesk:
 
         def pull() -> PullAppMessagesResponse:
             response: PullAppMessagesResponse = self._stock.pull_messages(request, state, task)
+            # Looked at afterwards: whoever has answered by now has looked for questions before.
+            offer_free_names(came_along().free_names and not self._office.hashing)
             send_short_ones_along(state, task.run_id, response.message_object_trees)
             return response
 
@@ -97,7 +108,8 @@ class ServersDesk:
         self, request: PushObjectRequest, state: LinkState, task: Any
     ) -> PushObjectResponse:
         """Take an object that did not come along."""
-        response: PushObjectResponse = self._stock.push_object(Pushed(request), state, task)
+        with taking(request.object_id):
+            response: PushObjectResponse = self._stock.push_object(Pushed(request), state, task)
         return response
 
     def pull_object(
@@ -129,7 +141,16 @@ def send_short_ones_along(state: LinkState, run_id: int, trees: Iterable[ObjectT
             room -= len(content)
 
 
-def store_along(state: LinkState, run_id: int, session_id: str, name: str, content: Buffer) -> bool:
-    """Store an object that rode along; return whether it was taken."""
-    # To all that handle it this is bytes, but for its type.
-    return state.store_object(run_id, session_id, name, content)  # type: ignore[arg-type]
+def store_along(
+    state: LinkState,
+    run_id: int,
+    session_id: str,
+    name: str,
+    content: Buffer,
+    *,
+    free: str,
+) -> bool:
+    """Store an object that rode along, a record under the free name too; return whether it was."""
+    with taking(free):
+        # To all that handle it this is bytes, but for its type.
+        return state.store_object(run_id, session_id, name, content)  # type: ignore[arg-type]

@@ -35,9 +35,17 @@ from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
 from flwr.server.superlink.linkstate import LinkState
 from flwr.supercore.object_store import ObjectStore
 
-from coinflower.flower_internals.asides import Pushed, came_along, drop_pulled, pull_or_wait
+from coinflower.flower_internals.asides import (
+    Pushed,
+    came_along,
+    drop_pulled,
+    offer_free_names,
+    pull_or_wait,
+)
 from coinflower.flower_internals.desk import Office, send_short_ones_along, store_along
 from coinflower.flower_internals.messages import object_ids
+from coinflower.flower_internals.names import name_in_answer
+from coinflower.flower_internals.store import taking
 
 logger = logging.getLogger("coinflower.server")
 
@@ -45,7 +53,7 @@ _MOST_MESSAGES = 64
 
 
 class _Owned:
-    """By node, the messages that are its own, each with the hashes of its objects.
+    """By node, the messages that are its own, each with the names of its objects.
 
     Keeps a node's latest only: an honest one has two in hand.
     """
@@ -88,6 +96,7 @@ class Fence:
         self._office = office
         self._questions = _Owned()
         self._answers = _Owned()
+        self._free_names = _Owned()
 
     def deactivate_node(
         self, request: DeactivateNodeRequest, state: LinkState
@@ -95,12 +104,19 @@ class Fence:
         """Let a node go; what it waits for it waits for no longer."""
         response: DeactivateNodeResponse = self._stock.deactivate_node(request, state)
         self._office.bells.dismiss(request.node_id)
+        self._office.hashing.discard(request.node_id)
         return response
 
     def pull_messages(
         self, request: PullMessagesRequest, state: LinkState, store: ObjectStore
     ) -> PullMessagesResponse:
         """Hand over the caller's next question, and note that it is its own."""
+        node = request.node.node_id
+        if came_along().free_names:
+            self._office.hashing.discard(node)
+        else:
+            self._office.hashing.add(node)
+        offer_free_names(came_along().free_names)
 
         def pull() -> PullMessagesResponse:
             with self._office.arriving:
@@ -109,11 +125,11 @@ class Fence:
                 response.messages_list, response.message_object_trees, strict=True
             ):
                 head = message.metadata
-                self._questions.add(request.node.node_id, head.message_id, object_ids(tree))
+                self._questions.add(node, head.message_id, object_ids(tree))
                 send_short_ones_along(state, head.run_id, tree.children)
             return response
 
-        answer: PullMessagesResponse = pull_or_wait(self._office.bells, request.node.node_id, pull)
+        answer: PullMessagesResponse = pull_or_wait(self._office.bells, node, pull)
         return answer
 
     def pull_object(self, request: PullObjectRequest, state: LinkState) -> PullObjectResponse:
@@ -134,7 +150,7 @@ class Fence:
         """Take the caller's answer to a question it was asked.
 
         All its objects that did not come along are then asked for. Which of them the store has
-        already is not told.
+        already is not told. A record may have the free name of an answer to this very question.
         """
         node = request.node.node_id
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
@@ -147,10 +163,12 @@ class Fence:
         names = list(dict.fromkeys(object_ids(tree)))
         response: PushMessagesResponse = self._stock.push_messages(request, state)
         self._answers.add(node, head.message_id, names)
+        free = name_in_answer(head.reply_to_message_id)
+        self._free_names.add(node, head.message_id, [free])
         came = came_along()
         for name, content in came.objects.items():
             if name in names:
-                store_along(state, head.run_id, response.session_id, name, content)
+                store_along(state, head.run_id, response.session_id, name, content, free=free)
         response.objects_to_push[:] = [name for name in names if name not in came.objects]
         for name in came.confirmed:
             if self._questions.has(node, name):
@@ -160,10 +178,12 @@ class Fence:
 
     def push_object(self, request: PushObjectRequest, state: LinkState) -> PushObjectResponse:
         """Take an object of an answer of the caller's."""
-        own = bool(self._answers.holding(request.node.node_id, request.object_id))
+        node, name = request.node.node_id, request.object_id
+        own = bool(self._answers.holding(node, name))
         pushed = Pushed(request)
         if own:
-            self._stock.push_object(pushed, state)
+            with taking(name if self._free_names.holding(node, name) else ""):
+                self._stock.push_object(pushed, state)
         return PushObjectResponse(stored=own)
 
     def confirm_message_received(

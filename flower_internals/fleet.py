@@ -93,6 +93,7 @@ class Fleet:
     Attributes:
         waits: Whether the SuperLink waits for messages, and takes what rides along; True until it
             has answered a poll.
+        free_names: Whether it takes, and may give, names of long objects that are no hashes.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Fleet:
         signature = _Signature(key)
         self._public_key = signature.public_key
         self.waits = True
+        self.free_names = False
         self._node = Node(node_id=0)
         self._client = make_client(
             FleetHttpClient,
@@ -157,10 +159,10 @@ class Fleet:
             f"{_API}/{PULL_MESSAGES}",
             PullMessagesRequest(node=self._node),
             PullMessagesResponse,
-            Riders(wait_seconds=wait_seconds),
+            Riders(wait_seconds=wait_seconds, free_names=True),
             timeout=wait_seconds + _TIMEOUT_SECONDS,
         )
-        self.waits = came.wait_seconds is not None
+        self.waits, self.free_names = came.wait_seconds is not None, came.free_names
         if not response.messages_list:
             return None
         try:

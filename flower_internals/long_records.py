@@ -20,6 +20,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from coinflower.flower_internals.long_fields import LONG_BYTES, Buffer, field_head, fields_of
 
 _KIND = ConfigRecord.__qualname__
+_RECORD = f"{_KIND}{HEAD_VALUE_DIVIDER}{HEAD_VALUE_DIVIDER}".encode()
 _ITEMS = Encoded.ITEMS_FIELD_NUMBER
 _KEY, _VALUE = Encoded.Item.KEY_FIELD_NUMBER, Encoded.Item.VALUE_FIELD_NUMBER
 _BYTES = ConfigRecordValue.BYTES_FIELD_NUMBER
@@ -45,9 +46,13 @@ class LongRecord(ConfigRecord):
         self._name = ""
         super().__setitem__(key, value)
 
+    def rename(self, name: str) -> None:
+        """Give the record a name that is no hash, until it changes; an empty one takes it away."""
+        self._name = name
+
     @property
     def object_id(self) -> str:
-        """The record's name: the hash of what it is on the wire."""
+        """The record's name: the hash of what it is on the wire, unless it was given another."""
         if not self._name:
             digest = hashlib.sha256()
             for piece in self.pieces():
@@ -79,6 +84,11 @@ class LongRecord(ConfigRecord):
         return ConfigRecord, ({**fields, self._key: bytes(long)},)
 
 
+def is_record(content: Buffer) -> bool:
+    """Return whether an object is a record, which holds no other objects."""
+    return bytes(content[: len(_RECORD)]) == _RECORD
+
+
 def read_object(
     name: str, contents: Mapping[str, Buffer], viewed: Collection[str]
 ) -> InflatableObject:
@@ -105,7 +115,7 @@ def read_object(
 
 def _read_long_record(content: Buffer, viewed: Collection[str]) -> ConfigRecord | None:
     """Return a record with views among its values; None if it is not a record."""
-    if bytes(content[: len(_KIND) + 1]) != f"{_KIND}{HEAD_VALUE_DIVIDER}".encode():
+    if not is_record(content):
         return None
     body = _body(content)
     short = bytearray()

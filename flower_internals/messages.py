@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -65,18 +64,13 @@ def lost_reply(message_id: str, reason: str) -> Message:
     return make_message(metadata=metadata, error=Error(NEVER_ARRIVED, reason))
 
 
-def has_object_id(content: Buffer, object_id: str) -> bool:
-    """Return whether this is the object of that hash."""
-    return hashlib.sha256(content).hexdigest() == object_id
-
-
 def pieces_of(part: InflatableObject) -> Sequence[Buffer]:
     """Return what an object is on the wire."""
     return part.pieces() if isinstance(part, LongRecord) else [part.deflate()]
 
 
 def object_ids(tree: ObjectTree) -> list[str]:
-    """Return the hashes of all objects of a tree."""
+    """Return the names of all objects of a tree."""
     return [branch.object_id for branch in iterate_object_tree(tree)]
 
 
@@ -95,7 +89,7 @@ class Arrival:
     objects: Mapping[str, Buffer] = field(default_factory=dict)
 
     def content_ids(self) -> list[str]:
-        """Return the hashes of the content's objects, or raise MalformedError."""
+        """Return the names of the content's objects, or raise MalformedError."""
         if self.message.has_error() or len(self.tree.children) != 1:
             raise MalformedError("a message must have exactly one content")
         return object_ids(self.tree.children[0])

@@ -3,8 +3,9 @@
 Every request costs a SuperLink 3 to 5 ms, and Flower spends one on each object of a message, on
 each confirmation and on each look for messages. Here they are further fields of the Protobuf
 message of a call that is made anyway: objects beside the message that they belong to, the names of
-messages that are done with, and how long a look may wait for something to be there. Whoever does
-not know these fields skips them, as Protobuf says, and is then asked and told in Flower's own way.
+messages that are done with, how long a look may wait for something to be there, and whether long
+objects may have names that are no hashes (`coinflower.flower_internals.names`). Whoever does not
+know these fields skips them, as Protobuf says, and is then asked and told in Flower's own way.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ MOST_RIDING_BYTES = 1 << 18
 """Objects that are longer than this are fetched one by one by whoever wants them."""
 
 # Flower's own fields count from 1, and Protobuf keeps 19000 to 19999 for itself.
-_OBJECT, _CONFIRMED, _WAIT = 20001, 20002, 20003
-_FIELDS = frozenset({_OBJECT, _CONFIRMED, _WAIT})
+_OBJECT, _CONFIRMED, _WAIT, _FREE_NAMES = 20001, 20002, 20003, 20004
+_FIELDS = frozenset({_OBJECT, _CONFIRMED, _WAIT, _FREE_NAMES})
 _NAME_BYTES = 32
 _LONGEST_WAIT_SECONDS = 30.0
 
@@ -36,11 +37,14 @@ class Riders:
         confirmed: Messages that are done with.
         wait_seconds: In a request, how long to wait for a message; in an answer, that it is done.
             None if nobody is to wait.
+        free_names: Whether whoever says this takes names of long objects that are no hashes; a
+            SuperLink says it to a server only if all its nodes do.
     """
 
     objects: dict[str, Buffer] = field(default_factory=dict)
     confirmed: Sequence[str] = ()
     wait_seconds: float | None = None
+    free_names: bool = False
 
 
 def encoded_head(riders: Riders) -> bytes:
@@ -51,6 +55,8 @@ def encoded_head(riders: Riders) -> bytes:
     if riders.wait_seconds is not None:
         milliseconds = b"%d" % (1000 * riders.wait_seconds)
         encoded += field_head(_WAIT, len(milliseconds)) + milliseconds
+    if riders.free_names:
+        encoded += field_head(_FREE_NAMES, 0)
     return encoded
 
 
@@ -80,6 +86,8 @@ def take_off(encoded: bytearray) -> tuple[bytes, Riders]:
             raise ValueError(f"field {each.number} is no bytes")
         elif each.number == _WAIT:
             riders.wait_seconds = _seconds(bytes(encoded[value]))
+        elif each.number == _FREE_NAMES:
+            riders.free_names = True
         elif each.stop - each.start < _NAME_BYTES:
             raise ValueError("a name is cut off")
         elif each.number == _CONFIRMED:

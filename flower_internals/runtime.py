@@ -25,6 +25,7 @@ from flwr.proto.runtime_pb2 import (
 from coinflower.flower_internals.long_fields import Buffer
 from coinflower.flower_internals.long_records import read_object
 from coinflower.flower_internals.messages import Departure, lost_reply, object_ids, set_message_id
+from coinflower.flower_internals.names import name_questions
 from coinflower.flower_internals.objects import exchange, pull_object, push_object
 from coinflower.flower_internals.riders import PULL_MESSAGES, PUSH_MESSAGES, Riders
 
@@ -70,6 +71,7 @@ class Messenger:
         self._http = grid if isinstance(grid, HttpGrid) else None
         self._done: list[str] = []
         self.waits = False
+        self._free_names = False
 
     def push(self, questions: list[Message]) -> Iterable[str]:
         """Send messages and return their ids, empty for an unknown node.
@@ -81,6 +83,7 @@ class Messenger:
         """
         if self._http is None:
             return self._grid.push_messages(questions)
+        name_questions(questions, free=self._free_names)
         grid, departures = self._http, [Departure(question) for question in questions]
         pieces: dict[str, Sequence[Buffer]] = {}
         for departure in departures:
@@ -135,10 +138,12 @@ class Messenger:
             f"{_API}/{PULL_MESSAGES}",
             PullAppMessagesRequest(message_ids=message_ids),
             PullAppMessagesResponse,
-            Riders(confirmed=self._confirmed(), wait_seconds=max(wait_seconds, 0.0)),
+            Riders(
+                confirmed=self._confirmed(), wait_seconds=max(wait_seconds, 0.0), free_names=True
+            ),
             timeout=wait_seconds + _TIMEOUT_SECONDS,
         )
-        self.waits = came.wait_seconds is not None
+        self.waits, self._free_names = came.wait_seconds is not None, came.free_names
         for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
             names = object_ids(tree)
             along = {name: came.objects[name] for name in names if name in came.objects}

@@ -7,9 +7,12 @@ with Flower's own client class, and turns every failure into one of four excepti
 What a message costs is the number of HTTP requests, at 3 to 5 ms of the SuperLink's time each. So a
 poll waits until there is a message and brings its short objects along, and a reply goes with all
 its objects and says that the question is done with (`coinflower.flower_internals.riders`). Long
-objects are kept in a cache, by their hash, that all nodes of the process share
+objects are kept in a cache, by their name, that all nodes of the process share
 (``coinflower.client.node.polling_group``). A SuperLink that knows none of this is asked in
 Flower's own way.
+
+A record whose name is no hash is taken from a SuperLink as it comes, as is the message that holds
+this name: the hash would only prove that one and the same SuperLink sent both.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from coinflower.flower_internals.connections import trust
 from coinflower.flower_internals.errors import is_failed_activation, refusal_in
 from coinflower.flower_internals.fleet import Fleet
 from coinflower.flower_internals.long_fields import Buffer
-from coinflower.flower_internals.messages import Arrival, Departure, MalformedError, has_object_id
+from coinflower.flower_internals.messages import Arrival, Departure, MalformedError
+from coinflower.flower_internals.names import has_name, name_answer
 from coinflower.protocol.foreign import quoted
 from coinflower.protocol.messages import VECTORS
 
@@ -147,7 +151,9 @@ class Link:
         run_id = arrival.message.metadata.run_id
         try:
             names = arrival.content_ids()
-            objects = {name: _along(arrival, name) or self._object(run_id, name) for name in names}
+            objects = {
+                name: self._along(arrival, name) or self._object(run_id, name) for name in names
+            }
             return arrival.content(objects, VECTORS)
         except MalformedError as error:
             raise LostMessageError(str(error)) from error
@@ -163,6 +169,7 @@ class Link:
         A SuperLink that takes what rides along has given out the question with all that belongs to
         it, and can drop it now.
         """
+        name_answer(reply, free=self._fleet.free_names)
         metadata, departure = reply.metadata, Departure(reply)
         done = [metadata.reply_to_message_id] if self.waits else []
         # One turn for all of it: the server tries to read a reply as soon as it is announced.
@@ -173,23 +180,34 @@ class Link:
                     self._fleet.push_object, metadata.run_id, response.session_id, name, pieces
                 )
 
+    def _along(self, arrival: Arrival, name: str) -> Buffer | None:
+        """Return an object that came along with a message."""
+        content = arrival.objects.get(name)
+        if content is not None:
+            self._require_name(content, name)
+        return content
+
+    def _require_name(self, content: Buffer, name: str) -> None:
+        if not has_name(content, name, free=self._fleet.free_names):
+            raise LostMessageError("an object does not match its hash")
+
     def _object(self, run_id: int, object_id: str) -> Buffer:
         deadline = time.monotonic() + _OBJECT_DEADLINE_SECONDS
         pause = 0.02
         while time.monotonic() < deadline:
             with self._company.turn():
                 # Looked up within the turn: a neighbour may just have fetched the same object.
-                cached = self._company.cached(object_id)
+                kept = f"{self._address}/{object_id}"  # another SuperLink may use the same name
+                cached = self._company.cached(kept)
                 if cached is not None:
                     return cached
                 response, content = self._call(self._fleet.pull_object, run_id, object_id)
+                if response.object_available:
+                    self._require_name(content, object_id)
+                    self._company.cache(kept, content)
+                    return content
             if not response.object_found:
                 break
-            if response.object_available:
-                if not has_object_id(content, object_id):
-                    raise LostMessageError("an object does not match its hash")
-                self._company.cache(object_id, content)
-                return content
             # A message is announced before its objects are uploaded.
             if self._stop.wait(pause):
                 break
@@ -236,11 +254,3 @@ class Link:
         except RuntimeError as error:
             # What httpx raises once the connection was closed by another thread.
             raise UnreachableError("the connection is closed") from error
-
-
-def _along(arrival: Arrival, name: str) -> Buffer | None:
-    """Return an object that came along with a message."""
-    content = arrival.objects.get(name)
-    if content is not None and not has_object_id(content, name):
-        raise LostMessageError("an object does not match its hash")
-    return content

@@ -130,19 +130,19 @@ class PollingGroup:
                 ):
                     return
 
-    def cached(self, object_id: str) -> Buffer | None:
-        """Return the object of that hash, if it is in the cache."""
+    def cached(self, name: str) -> Buffer | None:
+        """Return the object of that name, if it is in the cache."""
         with self._changed:
-            if object_id in self._cache:
-                self._cache.move_to_end(object_id)
-            return self._cache.get(object_id)
+            if name in self._cache:
+                self._cache.move_to_end(name)
+            return self._cache.get(name)
 
-    def cache(self, object_id: str, content: Buffer) -> None:
+    def cache(self, name: str, content: Buffer) -> None:
         """Keep an object for the others, if any; those unused for longest make room for it."""
         with self._changed:
-            if object_id in self._cache or self._size < 2:
+            if name in self._cache or self._size < 2:
                 return
-            self._cache[object_id] = content
+            self._cache[name] = content
             sizes = [len(kept) for kept in self._cache.values()]
             room = self._cache_bytes + max(sizes)
             while sum(sizes) > room:
