@@ -26,7 +26,7 @@ _ERRORS = {
     NEVER_ARRIVED: "its answer was announced but did not arrive in time; if this happens often, "
     "its line is too slow for upload_seconds and reply_seconds",
 }
-_BLOCK = 1 << 16
+_BLOCK = 1 << 13  # in the processor's cache, and too few to be spread over its cores
 
 
 class Replies(ABC):
