@@ -28,19 +28,22 @@ def encoded(riders: Riders, objects: dict[str, bytes]) -> bytearray:
     sizes=st.lists(st.integers(0, 9000), max_size=4),
     confirmed=st.lists(st.sampled_from(NAMES), max_size=2),
     wait=st.none() | st.integers(0, 30_000),
+    free=st.booleans(),
 )
 def test_what_rides_along_comes_off_as_it_went_on(
-    sizes: list[int], confirmed: list[str], wait: int | None
+    sizes: list[int], confirmed: list[str], wait: int | None, free: bool
 ) -> None:
     objects = {
         name: bytes([65 + size % 7]) * size for name, size in zip(NAMES, sizes, strict=False)
     }
     seconds = None if wait is None else wait / 1000
-    call, came = take_off(encoded(Riders(confirmed=confirmed, wait_seconds=seconds), objects))
+    riders = Riders(confirmed=confirmed, wait_seconds=seconds, free_names=free)
+    call, came = take_off(encoded(riders, objects))
     assert PullMessagesRequest.FromString(call) == CALL
     assert came.objects == objects
     assert came.confirmed == confirmed
     assert came.wait_seconds == pytest.approx(seconds)
+    assert came.free_names is free
 
 
 def test_flower_skips_what_it_does_not_know() -> None:
