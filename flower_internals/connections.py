@@ -6,14 +6,10 @@ import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-import httpcore
 import httpx
 
 if TYPE_CHECKING:
     from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterceptor
-
-# What one read may take at a time: a model comes in a quarter as many pieces as in httpx's own.
-httpcore.HTTP11Connection.READ_NUM_BYTES = 1 << 18
 
 Client = TypeVar("Client", bound="ProtobufClient")
 
