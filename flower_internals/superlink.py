@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from flwr.server.superlink.linkstate import linkstate_factory
 from flwr.superlink import main
 from flwr.superlink.cli import flower_superlink
 from flwr.superlink.servicer.fleet import fleet_handlers
@@ -13,6 +14,7 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 from coinflower.flower_internals.asides import ObjectsAside, pulled
 from coinflower.flower_internals.desk import Office, ServersDesk
 from coinflower.flower_internals.fence import Fence
+from coinflower.flower_internals.questions import OrderedLinkState
 
 _FENCED = (
     "deactivate_node",
@@ -47,6 +49,7 @@ def put_up_fence() -> None:
     for module in (fleet_handlers, runtime_handlers):
         vars(module)["PullObjectResponse"] = pulled
     vars(main)["create_app"] = create
+    vars(linkstate_factory)["InMemoryLinkState"] = OrderedLinkState
 
 
 def run_fenced_superlink() -> None:

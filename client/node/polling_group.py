@@ -17,8 +17,10 @@ _COURTESY_SECONDS = 1.0
 _TURN_PATIENCE_SECONDS = 0.5
 _TURN_SECONDS = 0.02
 _JOINING_AT_ONCE = 4
-_BEATS_PER_SECOND = 15.0
-_WAITS_PER_SECOND = 50.0
+_BEATS_PER_SECOND = 5.0
+_WAITS_PER_SECOND = 10.0
+# Gateways take a connection on which nothing came for a minute for dead.
+_LONGEST_WAIT_SECONDS = 50.0
 
 
 class PollingGroup:
@@ -83,7 +85,7 @@ class PollingGroup:
 
     def wait_seconds(self, least: float) -> float:
         """Return for how long a poll may wait, so that the SuperLink can keep up."""
-        return max(least, self._size / _WAITS_PER_SECOND)
+        return max(least, min(self._size / _WAITS_PER_SECOND, _LONGEST_WAIT_SECONDS))
 
     @contextlib.contextmanager
     def handling(self) -> Iterator[None]:
