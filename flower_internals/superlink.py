@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from typing import Any
 
+from flwr.server.superlink.linkstate import linkstate_factory
 from flwr.supercore.object_store import object_store_factory
 from flwr.superlink import main
 from flwr.superlink.cli import flower_superlink
@@ -14,6 +16,7 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 from coinflower.flower_internals.asides import ObjectsAside, pulled
 from coinflower.flower_internals.desk import Office, ServersDesk
 from coinflower.flower_internals.fence import Fence
+from coinflower.flower_internals.questions import OrderedLinkState
 from coinflower.flower_internals.store import NamedStore
 
 _FENCED = (
@@ -44,12 +47,16 @@ def put_up_fence() -> None:
     def create(*arguments: Any, **options: Any) -> Any:
         app = create_app(*arguments, **options)
         app.add_middleware(ObjectsAside)
+        # What was imported stays, and is most of what the garbage collector would look through,
+        # every other second where a thousand nodes wait for messages.
+        gc.freeze()
         return app
 
     for module in (fleet_handlers, runtime_handlers):
         vars(module)["PullObjectResponse"] = pulled
     vars(main)["create_app"] = create
     vars(object_store_factory)["InMemoryObjectStore"] = NamedStore
+    vars(linkstate_factory)["InMemoryLinkState"] = OrderedLinkState
 
 
 def run_fenced_superlink() -> None:

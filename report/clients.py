@@ -56,7 +56,7 @@ class ClientRecord:
 
 def read_client(cluster: Cluster, index: int) -> ClientRecord:
     """Read policy and ledger of a client that lives on this machine."""
-    policy, key = load_policy(cluster.policies[index]), cluster.terms.ledger_key
+    policy, key = load_policy(cluster.policy(index)), cluster.terms.ledger_key
     with Ledger.open(cluster.ledger(index), read_only=True) as ledger:
         charges = [entry for entry in ledger.history() if entry.kind == EntryKind.FLIP]
         stated = ledger.statement(cluster.delta)

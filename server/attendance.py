@@ -84,10 +84,10 @@ class Attendance:
             # A thousand clients need longer to enrol than ten, so it counts that others still come,
             # not how long it takes.
             silent = now - last_news > _GATHER_SECONDS
-            gathered = heard >= self._expected or silent or not gather
+            gathered = heard >= self._expected or silent or out_of_patience or not gather
             if len(roster.present) >= self.least and gathered:
                 return
-            if out_of_patience and len(roster.present) < self.least:
+            if out_of_patience:
                 raise self._too_few(len(roster.present), roster)
             possible = self._expected - roster.refused_for_good
             if self._no_other_clients and heard >= self._expected and possible < self.least:

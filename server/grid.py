@@ -32,6 +32,10 @@ class Pending:
         self._grid = grid
         self._nodes: dict[str, int] = {}
         self._refused: list[Message] = []
+        self.add(messages)
+
+    def add(self, messages: list[Message]) -> None:
+        """Send further messages; their replies come with those to the others."""
         now = time.time()
         for message in messages:
             # Its hash is the message's name, and anybody who knows it may delete the message.
@@ -39,7 +43,7 @@ class Pending:
             # Otherwise it would show how many were written before it.
             set_created_at(message, now)
         # Flower refuses an empty list.
-        message_ids = list(grid.push_messages(messages)) if messages else []
+        message_ids = list(self._grid.push_messages(messages)) if messages else []
         if len(message_ids) != len(messages):
             raise RuntimeError("the SuperLink refused the messages as too large to push at once")
         for message, message_id in zip(messages, message_ids, strict=True):

@@ -15,7 +15,7 @@ from coinflower.protocol.foreign import quoted
 from coinflower.protocol.policy import Refusal
 from coinflower.protocol.terms import Terms
 from coinflower.server.echoes import Echoes
-from coinflower.server.grid import Pending, PromptGrid
+from coinflower.server.grid import PromptGrid
 from coinflower.server.masked.notaries import Notaries
 from coinflower.server.masked.vouching import Vouching
 from coinflower.server.questions import question
@@ -88,7 +88,8 @@ class Roster:
         self._online: set[int] = set()
         self._silent: set[int] = set()
         self._asked_at: dict[int, float] = {}
-        self._pending: list[Pending] = []
+        # All in one: each that is apart would be a request in each look.
+        self._pending = grid.push([])
         self._looked_at = 0.0
 
     @property
@@ -159,10 +160,8 @@ class Roster:
             self._looked_at = now
             self._online = self.notaries.online = set(self._grid.get_node_ids())
             self._ask(now)
-        for pending in self._pending:
-            for reply in pending.poll():
-                self._note(reply)
-        self._pending = [pending for pending in self._pending if pending.outstanding]
+        for reply in self._pending.poll():
+            self._note(reply)
         for node in self._vouching.refresh():
             self._keep_out(node, _NOT_ALLOWED)
 
@@ -184,7 +183,7 @@ class Roster:
 
     def _ask(self, now: float) -> None:
         known = self._declared.keys() | self._refusals.keys() | self.notaries.nodes
-        waiting = {node for pending in self._pending for node in pending.outstanding}
+        waiting = self._pending.outstanding
         due = [
             node
             for node in ((self._online - known) | (self._silent & self._online)) - waiting
@@ -193,8 +192,8 @@ class Roster:
         if not due:
             return
         self._asked_at.update(dict.fromkeys(due, now))
-        self._pending.append(
-            self._grid.push(
+        self._pending.add(
+            [
                 Message(
                     self.echoes.beside(question(self._terms), node),
                     dst_node_id=node,
@@ -202,7 +201,7 @@ class Roster:
                     ttl=self._reply_seconds,
                 )
                 for node in due
-            )
+            ]
         )
 
     def _note(self, reply: Message) -> None:

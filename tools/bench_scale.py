@@ -168,13 +168,20 @@ def _take_stock(root: int) -> tuple[dict[str, float], dict[str, float]]:
     return cpu, memory
 
 
-def _family(pid: int) -> Iterator[int]:
-    """Yield a process and all below it."""
-    yield pid
-    with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            for child in (thread / "children").read_text().split():
-                yield from _family(int(child))
+def _family(root: int) -> Iterator[int]:
+    """Yield a process and all below it.
+
+    Asked of all processes rather than of the threads of these, of which there are thousands.
+    """
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    family = [root]
+    for pid in family:
+        yield pid
+        family += children.get(pid, [])
 
 
 def fit(outcomes: Sequence[Outcome]) -> Model:

@@ -110,11 +110,10 @@ class Link:
 
     def join(self) -> int:
         """Register (if it has no key of its own) and activate the node; return its id."""
-        with self._company.joining():
-            if self._registered_here:
-                self._call(self._fleet.register)
-            promised = self._company.heartbeat_seconds(self._heartbeat)
-            return self._call(self._fleet.activate, promised)
+        if self._registered_here:
+            self._call(self._fleet.register)
+        promised = self._company.heartbeat_seconds(self._heartbeat)
+        return self._call(self._fleet.activate, promised)
 
     def leave(self) -> None:
         """Tell the SuperLink, if it can be reached, that this node leaves, and close."""

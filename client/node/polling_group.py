@@ -16,9 +16,13 @@ _NEWS_SECONDS = 0.2
 _COURTESY_SECONDS = 1.0
 _TURN_PATIENCE_SECONDS = 0.5
 _TURN_SECONDS = 0.02
+_NODES_PER_SPEAKER = 100
+_MOST_SPEAKERS = 4
 _JOINING_AT_ONCE = 4
-_BEATS_PER_SECOND = 15.0
-_WAITS_PER_SECOND = 50.0
+_BEATS_PER_SECOND = 5.0
+_WAITS_PER_SECOND = 10.0
+# Gateways take a connection on which nothing came for a minute for dead.
+_LONGEST_WAIT_SECONDS = 50.0
 
 
 class PollingGroup:
@@ -39,7 +43,9 @@ class PollingGroup:
         self._news = 0
         self._news_at = float("-inf")
         self._changed = threading.Condition()
-        self._turn = threading.Lock()
+        self._floor = threading.Condition()
+        self._speakers = 0
+        self._turn_began = 0.0
         self._joining = threading.BoundedSemaphore(_JOINING_AT_ONCE)
         self._handlers = threading.BoundedSemaphore(handlers or os.cpu_count() or 1)
 
@@ -56,20 +62,27 @@ class PollingGroup:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Wait until nobody else in the group calls the SuperLink.
+        """Wait until nobody else in the group calls the SuperLink, or few do in a large group.
 
-        The SuperLink needs longer for two requests at once than for one after the other. A turn is
-        a courtesy, not a lock: after half a second of waiting, or as long as all others should take
-        in a large group, a node calls anyway, so that a request that hangs does not silence the
-        rest.
+        The SuperLink needs longer for two requests at once than for one after the other, and far
+        longer for dozens. A turn is a courtesy, not a lock: if none has begun for half a second, or
+        for longer in a large group, one of those who wait calls anyway, so that requests that hang
+        do not silence the rest.
         """
-        patience = max(_TURN_PATIENCE_SECONDS, _TURN_SECONDS * self._size)
-        mine = self._turn.acquire(timeout=patience)
+        with self._floor:
+            patience = max(_TURN_PATIENCE_SECONDS, _TURN_SECONDS * self._size)
+            while self._speakers >= min(1 + self._size // _NODES_PER_SPEAKER, _MOST_SPEAKERS):
+                came = self._floor.wait(timeout=patience)
+                if not came and time.monotonic() - self._turn_began > patience:
+                    break
+            self._turn_began = time.monotonic()
+            self._speakers += 1
         try:
             yield
         finally:
-            if mine:
-                self._turn.release()
+            with self._floor:
+                self._speakers -= 1
+                self._floor.notify()
 
     @contextlib.contextmanager
     def joining(self) -> Iterator[None]:
@@ -83,7 +96,7 @@ class PollingGroup:
 
     def wait_seconds(self, least: float) -> float:
         """Return for how long a poll may wait, so that the SuperLink can keep up."""
-        return max(least, self._size / _WAITS_PER_SECOND)
+        return max(least, min(self._size / _WAITS_PER_SECOND, _LONGEST_WAIT_SECONDS))
 
     @contextlib.contextmanager
     def handling(self) -> Iterator[None]:
@@ -123,11 +136,7 @@ class PollingGroup:
                 spacing = max(interval / max(self._size, 1), 1 / _POLLS_PER_SECOND)
                 self._slot = max(self._slot, moment) + spacing
                 self._changed.wait_for(lambda: self._news != news, timeout=self._slot - moment)
-                if (
-                    self._news != news
-                    or not self._turn.locked()
-                    or moment - started > _COURTESY_SECONDS
-                ):
+                if self._news != news or not self._speakers or moment - started > _COURTESY_SECONDS:
                     return
 
     def cached(self, name: str) -> Buffer | None:

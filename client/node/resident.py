@@ -177,21 +177,22 @@ class ResidentNode:
         if self._link is not None:
             self._link.close()
             self._link, self.node_id = None, None
-        link = Link(
-            self._address,
-            insecure=self._insecure,
-            root_certificates=self._root_certificates,
-            private_key=self._private_key,
-            heartbeat_interval=self._heartbeat_interval,
-            polling_group=self._company,
-            stop=self._stop,
-            proxy=self._proxy,
-        )
-        try:
-            self.node_id = link.join()
-        except BaseException:
-            link.close()
-            raise
+        with self._company.joining():
+            link = Link(
+                self._address,
+                insecure=self._insecure,
+                root_certificates=self._root_certificates,
+                private_key=self._private_key,
+                heartbeat_interval=self._heartbeat_interval,
+                polling_group=self._company,
+                stop=self._stop,
+                proxy=self._proxy,
+            )
+            try:
+                self.node_id = link.join()
+            except BaseException:
+                link.close()
+                raise
         self._link = link
         way = "" if self._proxy is None else f" through the proxy {proxy_address(self._proxy)}"
         self._log.info("Joined the SuperLink at %s as node %s%s", self._address, self.node_id, way)

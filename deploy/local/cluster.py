@@ -28,6 +28,8 @@ from coinflower.learning.optimizer import usual_for
 from coinflower.server.settings import Settings, save_settings
 
 _LONG_SECONDS = 3600.0
+# Clients that share a machine wait for each other.
+_SECONDS_PER_CLIENT = 0.3
 
 
 def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None = None) -> Cluster:
@@ -83,6 +85,7 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
     if plan.schema is not None:
         cluster.schema.write_bytes(plan.schema.read_bytes())
     where = place_of(plan.data)
+    shared = _SECONDS_PER_CLIENT * clients
     save_settings(
         Settings(
             terms=terms,
@@ -100,8 +103,8 @@ def prepare(plan: Plan, folder: Path | None, *, notary: X25519PrivateKey | None 
             poll_seconds=plan.poll_seconds,
             round_seconds=plan.round_seconds,
             download_precision=plan.download_precision,
-            patience_seconds=_LONG_SECONDS if plan.waits_for_all else 120.0,
-            reply_seconds=_LONG_SECONDS if plan.waits_for_all else 60.0,
+            patience_seconds=_LONG_SECONDS if plan.waits_for_all else max(120.0, 2 * shared),
+            reply_seconds=_LONG_SECONDS if plan.waits_for_all else max(60.0, shared),
             trackers=plan.trackers,
             insecure_seed=plan.insecure_seed,
         ),

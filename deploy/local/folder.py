@@ -47,7 +47,11 @@ class Cluster:
     def policies(self) -> list[Path]:
         """The clients' policy files, in order."""
         count = len(list(self.folder.glob("clients/client-*.toml")))
-        return [self.folder / "clients" / f"client-{index}.toml" for index in range(count)]
+        return [self.policy(index) for index in range(count)]
+
+    def policy(self, index: int) -> Path:
+        """Return where a client's policy is."""
+        return self.folder / "clients" / f"client-{index}.toml"
 
     @property
     def notary(self) -> NotaryFolder | None:

@@ -96,10 +96,11 @@ def run_cluster(
         clientapp="coinflower.client.app:app",
         config={"settings": str(cluster.settings)},
     )
+    policies = cluster.policies
     with (
         _superlink(cluster, kind, port) as superlink,
         local_notary(cluster.notary, superlink.address, cluster.folder / "logs") as notary_died,
-        local_nodes(kind, superlink.address, cluster.policies, cluster.folder / "logs") as nodes,
+        local_nodes(kind, superlink.address, policies, cluster.folder / "logs") as nodes,
     ):
         run_id = superlink.start_run(app)
         metrics = MetricsReader(cluster.server)
@@ -115,7 +116,7 @@ def run_cluster(
                 log = cluster.folder / "logs" / "server.log"
                 log.write_text(superlink.run_log(run_id))
                 raise failure(read_status(cluster.server), status.details, log)
-            if len(dead) == len(cluster.policies):
+            if len(dead) == len(policies):
                 superlink.stop_run(run_id)
                 raise RunFailedError(f"All clients died: {'; '.join(dead)}.")
             require_alive(state, again=f"coinflower run --resume {cluster.folder}")
@@ -239,7 +240,7 @@ def _flat_private(row: dict[str, Any]) -> dict[str, float | None]:
 
 
 def _client(cluster: Cluster, index: int) -> dict[str, Any]:
-    policy = load_policy(cluster.policies[index])
+    policy = load_policy(cluster.policy(index))
     with Ledger.open(cluster.ledger(index), read_only=True) as ledger:
         stated = ledger.statement(cluster.delta)
         return {

@@ -144,6 +144,16 @@ def test_a_pending_sending_is_polled_without_waiting(clock: VirtualTime) -> None
     assert clock.naps == []
 
 
+def test_replies_to_what_was_added_come_with_the_same_look() -> None:
+    inner = ScriptedGrid({5: 1, 6: 1, 99: 1})
+    pending = PromptGrid(inner).push(_messages(5))
+    pending.add(_messages(6, 99))
+    assert pending.outstanding == {5, 6, 99}
+    assert _nodes(list(pending.poll())) == [99]  # which nobody knows
+    assert _nodes(list(pending.poll())) == [5, 6]
+    assert inner.largest_pull == 2
+
+
 def test_nobody_can_guess_the_name_of_a_message() -> None:
     first, second = _messages(5, 5)
     set_created_at(second, first.metadata.created_at)
