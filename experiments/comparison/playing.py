@@ -70,7 +70,8 @@ def play(
         progress: Told how many of how many levels are complete.
         stopped: Asked before every training.
     """
-    load_source(comparison, folders)
+    # Refused now, not by the first training; features are for those who train.
+    load_source(dataclasses.replace(comparison, features=None), folders)
     levels = list(dict.fromkeys(each.level for each in _all_cells(comparison)))
     task = functools.partial(_train, comparison, dict(folders))
 
