@@ -61,7 +61,7 @@ class Share:
 
 
 BUILT_IN_MODELS = frozenset(
-    {"linear", "mlp", "digits", "paper-cnn", "resnet18-gn", "gru", "transformer"}
+    {"linear", "mlp", "digits", "paper-cnn", "tanh-cnn", "resnet18-gn", "gru", "transformer"}
 )
 BUILT_IN_TASKS = frozenset({"classification", "binary", "multilabel", "regression"})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_USUAL_MODELS = {(1, 8, 8): "digits", (1, 28, 28): "paper-cnn"}
+_USUAL_MODELS = {(1, 8, 8): "digits", (1, 28, 28): "tanh-cnn"}
 
 
 def usual_rounds_per_invitation(rounds: int) -> int:

@@ -37,7 +37,7 @@ class Comparison:
         batch: Mean number of units in a round.
         p: Participation probability.
         rate: Learning rate to begin the search with.
-        long: Rounds and batch of the long plan; None if there is none.
+        everybody_only: Whether only those lines are trained in which everybody takes part.
         over_clients: Numbers of clients among whom the same data is shared out, for the figure of
             trust over the number of clients; none if it is not drawn.
     """
@@ -57,7 +57,7 @@ class Comparison:
     features: str | None = None
     partition: str = "equal"
     unit: Unit = Unit.RECORD
-    long: tuple[int, float] | None = None
+    everybody_only: bool = False
     over_clients: tuple[int, ...] = ()
 
     @property
@@ -82,8 +82,28 @@ COMPARISONS = {
             rate=6.4,
             model="paper-cnn",
             model_options=STANDARDISED,
-            long=(300, 3750),
             over_clients=(5, 20, 100, 500, 2000),
+        ),
+        *(
+            Comparison(
+                name=name,
+                title=f"MNIST, 2,000 clients of 30 images, the plan of 300 rounds, {title}",
+                source="mnist",
+                clients=2000,
+                d=30,
+                units=60_000,
+                rounds=300,
+                batch=3750,
+                p=1.0,
+                rate=6.4,
+                model=model,
+                model_options=STANDARDISED,
+                everybody_only=True,
+            )
+            for name, model, title in (
+                ("mnist-long", "paper-cnn", "the paper's network"),
+                ("mnist-tanh", "tanh-cnn", "the same network with tanh"),
+            )
         ),
         Comparison(
             name="clinics",

@@ -11,7 +11,7 @@ from typing import Any
 
 from coinflower.accounting.plots import new_axes, save
 from coinflower.experiments.comparison.comparisons import DELTA, Comparison
-from coinflower.experiments.comparison.lines import LINES, LONG_PLAN, Cell
+from coinflower.experiments.comparison.lines import LINES, Cell
 from coinflower.experiments.comparison.playing import (
     OVER_CLIENTS_EPSILON,
     cells_of,
@@ -32,7 +32,6 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "trusted, the paper's σ": {"color": "C1", "linestyle": ":", "marker": "x"},
     "quiet": {"color": "C8", "marker": "P"},
     "untrusted": {"color": "C3", "marker": "X"},
-    LONG_PLAN.name: {"color": "k", "marker": "*", "markersize": 10},
 }
 _ERROR = "test error, less is better"
 _ERRORS = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0)

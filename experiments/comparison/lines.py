@@ -29,7 +29,6 @@ class Line:
         scheme: The analysis that chooses the noise.
         capped: Whether clients' sums are capped, where that pays.
         everybody: Whether all clients take part in every round, at the same batch.
-        long: Whether it is the long plan's.
     """
 
     name: str
@@ -37,7 +36,6 @@ class Line:
     scheme: str = "certified"
     capped: bool = False
     everybody: bool = False
-    long: bool = False
 
 
 LINES = (
@@ -53,7 +51,15 @@ LINES = (
     Line(name="quiet", mode=Mode.QUIET, scheme="wcs"),
     Line(name="untrusted", mode=Mode.UNTRUSTED, capped=True),
 )
-LONG_PLAN = Line(name="trusted, the long plan", everybody=True, long=True)
+
+
+def lines_of(comparison: Comparison) -> list[Line]:
+    """Return the lines that a comparison trains."""
+    return [
+        line
+        for line in LINES
+        if line.everybody or line.mode is None or not comparison.everybody_only
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +117,6 @@ def cell_of(
     if clients is not None:
         count, d = clients, comparison.units // clients
     rounds, batch = comparison.rounds, comparison.batch
-    if line.long:
-        assert comparison.long is not None
-        rounds, batch = comparison.long
     p = 1.0 if line.everybody else comparison.p
     q = batch / (p * comparison.units)
     if line.mode is None or epsilon is None:

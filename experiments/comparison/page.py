@@ -12,7 +12,7 @@ from coinflower.experiments.comparison.comparisons import (
     Comparison,
 )
 from coinflower.experiments.comparison.drawing import OVER_CLIENTS, draw
-from coinflower.experiments.comparison.lines import LINES, LONG_PLAN, cell_of
+from coinflower.experiments.comparison.lines import cell_of, lines_of
 from coinflower.experiments.comparison.playing import OVER_CLIENTS_EPSILON
 from coinflower.experiments.comparison.record import TRAININGS, TrainingRecord
 from coinflower.experiments.comparison.tables import (
@@ -34,7 +34,6 @@ _SAID = {
     "trusted, capped": "with a trusted server and secret coins",
     "masked, capped": "with masked sums and nobody to trust",
     "untrusted": "if every client adds the whole noise",
-    LONG_PLAN.name: "by the long plan",
 }
 
 
@@ -67,9 +66,8 @@ def write_page(comparison: Comparison, record: TrainingRecord, out: Path, *, com
 
 def _finding(comparison: Comparison, record: TrainingRecord) -> str:
     """Say in a sentence what is trained at the middle budget."""
-    lines = [*LINES, *([LONG_PLAN] if comparison.long else [])]
     told = []
-    for line in lines:
+    for line in lines_of(comparison):
         if line.name in _SAID:
             outcome = record.outcome(cell_of(comparison, line, _SAID_AT).level)
             if outcome is not None:
@@ -86,15 +84,16 @@ def _plan(comparison: Comparison) -> str:
         model += f" on {comparison.features} features"
     options = ", ".join(f"{name} {value}" for name, value in comparison.model_options.items())
     what = f"{comparison.unit}s"
-    long = ""
-    if comparison.long is not None:
-        rounds, batch = comparison.long
-        long = f" The long plan has {rounds} rounds of {batch:,g} {what}, and everybody takes part."
+    who = "; everybody takes part"
+    if not comparison.everybody_only:
+        who = (
+            f": p = {comparison.p:g} and q = {comparison.q:.4g}, or p = 1 in the lines of "
+            "everybody and of all data in one place"
+        )
     return (
         f"Accuracy in per cent, mean and standard deviation of three seeds. Every line trains "
         f"{comparison.rounds} rounds with {comparison.batch:,g} {what} on average, of "
-        f"{comparison.units:,} in all: p = {comparison.p:g} and q = {comparison.q:.4g}, or p = 1 "
-        f"in the lines of everybody and of all data in one place.{long} Model {model}"
+        f"{comparison.units:,} in all{who}. Model {model}"
         f"{f' ({options})' if options else ''}, clip norm {CLIP_NORM:g}, "
         f"{_update()}. Accuracy "
         "depends on the noise in a sum and not on who added it, so lines whose noise is the same "

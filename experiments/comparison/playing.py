@@ -14,7 +14,7 @@ from coinflower.experiments.comparison.comparisons import (
     UPDATE,
     Comparison,
 )
-from coinflower.experiments.comparison.lines import LINES, LONG_PLAN, Cell, Level, Line, cell_of
+from coinflower.experiments.comparison.lines import LINES, Cell, Level, Line, cell_of, lines_of
 from coinflower.experiments.comparison.record import Accuracy, Outcome, Training, TrainingRecord
 from coinflower.experiments.comparison.sources import load_source
 from coinflower.experiments.simulator.request import NO_SCHEME, Request
@@ -36,10 +36,9 @@ OVER_CLIENTS = tuple(
 
 def cells_of(comparison: Comparison) -> list[Cell]:
     """Return the cells of a comparison's table, those that matter most first."""
-    cells = [cell_of(comparison, LINES[0], None)]
-    cells += [cell_of(comparison, line, epsilon) for line in LINES[1:] for epsilon in EPSILONS]
-    if comparison.long is not None:
-        cells += [cell_of(comparison, LONG_PLAN, epsilon) for epsilon in EPSILONS]
+    none, *private = lines_of(comparison)
+    cells = [cell_of(comparison, none, None)]
+    cells += [cell_of(comparison, line, epsilon) for line in private for epsilon in EPSILONS]
     return cells
 
 
@@ -71,7 +70,8 @@ def play(
         progress: Told how many of how many levels are complete.
         stopped: Asked before every training.
     """
-    load_source(comparison, folders)
+    # Refused now, not by the first training; features are for those who train.
+    load_source(dataclasses.replace(comparison, features=None), folders)
     levels = list(dict.fromkeys(each.level for each in _all_cells(comparison)))
     task = functools.partial(_train, comparison, dict(folders))
 

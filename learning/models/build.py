@@ -11,7 +11,7 @@ from torch import nn
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.models.frozen import WeightFiles
-from coinflower.learning.models.images import Digits, PaperCnn, Resnet18Gn
+from coinflower.learning.models.images import Digits, PaperCnn, Resnet18Gn, TanhCnn
 from coinflower.learning.models.options import Shape
 from coinflower.learning.models.rows import LinearModel, Mlp
 from coinflower.learning.models.sequences import Gru, Transformer
@@ -35,6 +35,7 @@ MODELS: dict[str, type[BuiltIn]] = {
     "mlp": Mlp,
     "digits": Digits,
     "paper-cnn": PaperCnn,
+    "tanh-cnn": TanhCnn,
     "resnet18-gn": Resnet18Gn,
     "gru": Gru,
     "transformer": Transformer,

@@ -107,7 +107,7 @@ def run(
         partition: How the data is divided among the clients: equal, writer, dirichlet or files.
         unit: What is protected: ``record``, or ``person`` with all of its records; then the data
             must say whose its rows are.
-        model: linear, mlp, digits, paper-cnn, resnet18-gn, gru, transformer,
+        model: linear, mlp, digits, tanh-cnn, paper-cnn, resnet18-gn, gru, transformer,
             package.module:function, an ``nn.Module``, or what returns one for the number of
             outputs; chosen by the data if left out. A module is copied, and training begins with
             its weights, which every client sees.

@@ -147,6 +147,16 @@ def test_a_damaged_row_is_named(tmp_path):
         TrainingRecord(path)
 
 
+def test_a_plan_for_everybody_trains_no_line_in_which_coins_are_flipped():
+    cells = cells_of(COMPARISONS["mnist-tanh"])
+    assert {cell.level.p for cell in cells} == {1.0}
+    assert {cell.line.name for cell in cells} == {
+        "no privacy",
+        "centralised DP-SGD",
+        "trusted, everybody",
+    }
+
+
 def test_without_privacy_no_noise_is_added():
     level = cells_of(MNIST)[0].level
     request = request_of(MNIST, Training(level=level, rate=0.1, seed=0))
@@ -184,7 +194,7 @@ def test_visits_of_a_patient_are_one_person(brief):
 def test_a_comparison_is_trained_until_it_is_stopped_and_then_continued(
     brief, record, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(playing, "LINES", LINES[:2])
+    monkeypatch.setattr(playing, "lines_of", lambda _: list(LINES[:2]))
     monkeypatch.setattr(playing, "EPSILONS", (2.0,))
     told = []
 

@@ -22,7 +22,7 @@ def data_of(inputs: np.ndarray) -> Dataset:
         ((12,), np.float32, "mlp"),
         ((3, 4), np.float32, "mlp"),
         ((1, 8, 8), np.uint8, "digits"),
-        ((1, 28, 28), np.uint8, "paper-cnn"),
+        ((1, 28, 28), np.uint8, "tanh-cnn"),
         ((3, 32, 32), np.uint8, "resnet18-gn"),
         ((2, 9, 9), np.float32, "resnet18-gn"),
         ((20,), np.int64, "gru"),

@@ -195,9 +195,11 @@ def test_layers_of_opacus_that_take_the_time_first_are_refused(layer: nn.Module)
         check(TimeFirst(layer))
 
 
-@pytest.mark.parametrize("name", ["linear", "mlp", "gru", "transformer", "digits", "paper-cnn"])
+@pytest.mark.parametrize(
+    "name", ["linear", "mlp", "gru", "transformer", "digits", "paper-cnn", "tanh-cnn"]
+)
 def test_built_in_models_keep_records_apart(name: str) -> None:
-    row = {"digits": (1, 8, 8), "paper-cnn": (1, 28, 28)}.get(name, (5, 4))
+    row = {"digits": (1, 8, 8), "paper-cnn": (1, 28, 28), "tanh-cnn": (1, 28, 28)}.get(name, (5, 4))
     check(build_model(name, classes=3, row_shape=row), row)
 
 

@@ -24,6 +24,7 @@ ROWS: dict[str, tuple[tuple[int, ...], bool]] = {
     "mlp": ((2, 3), False),
     "digits": ((1, 8, 8), False),
     "paper-cnn": ((1, 28, 28), False),
+    "tanh-cnn": ((1, 28, 28), False),
     "resnet18-gn": ((2, 16, 16), False),
     "gru": ((6,), True),
     "transformer": ((6,), True),

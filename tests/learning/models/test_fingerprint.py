@@ -19,6 +19,7 @@ from coinflower.learning.models.build import MODELS
 
 SHAPES: dict[str, tuple[int, ...]] = {
     **{"linear": (5,), "mlp": (5,), "digits": (1, 8, 8), "paper-cnn": (1, 28, 28)},
+    "tanh-cnn": (1, 28, 28),
     **{"resnet18-gn": (3, 16, 16), "gru": (9,), "transformer": (9,)},
 }
 

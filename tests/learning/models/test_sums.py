@@ -10,6 +10,7 @@ from tests.support.clipped_models import loop_sum, sample_gradients
 
 SHAPES: dict[str, tuple[int, ...]] = {
     **{"linear": (5,), "mlp": (5,), "digits": (1, 8, 8), "paper-cnn": (1, 28, 28)},
+    "tanh-cnn": (1, 28, 28),
     **{"resnet18-gn": (3, 12, 12), "gru": (9,), "transformer": (9,)},
 }
 
