@@ -16,6 +16,7 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.superlink.cli import flower_superlink
 
+from coinflower.flower_internals.questions import OrderedLinkState
 from coinflower.flower_internals.superlink import put_up_fence
 
 MESSAGE, FETCHED, OBJECT, TRAFFIC, RUNTIME = "message", "fetched", "object", "traffic", "runtime"
@@ -66,7 +67,7 @@ def main():
         record.note(OBJECT, name=name, content=content)
 
     _listen(InMemoryLinkState, "store_message_and_object_tree", hear_message)
-    _listen(InMemoryLinkState, "get_message_ins", hear_fetch)
+    _listen(OrderedLinkState, "get_message_ins", hear_fetch)
     _listen(
         InMemoryLinkState,
         "acknowledge_node_heartbeat",
