@@ -14,6 +14,7 @@ Run with ``python -m tools.bench``; exits with 1 if a limit is missed.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import platform
 import sys
@@ -45,9 +46,9 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 def as_cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
     """Return a row as the table shows it."""
     what = row["measure"] if "samples" not in row else f"{row['measure']}, n = {row['samples']}"
-    if row["limit"] is None:
-        return what, _figure(row["value"]), "", ""
-    return what, _figure(row["value"]), _figure(row["limit"]), "yes" if row["met"] else "NO"
+    limit = "" if row["limit"] is None else _figure(row["limit"])
+    verdict = "NO" if row["met"] is False else "yes" if limit else ""
+    return what, _figure(row["value"]), limit, verdict
 
 
 def _figure(value: float) -> str:
@@ -79,16 +80,42 @@ def describe_machine() -> str:
     return f"{os.cpu_count()} cores, {model}, {datetime.now(UTC):%Y-%m-%d}"
 
 
+def measured(name: str, console: Console) -> list[dict[str, Any]]:
+    """Return the rows of a benchmark, told as soon as they there; if it fails, one saying so.
+
+    Args:
+        name: Its module.
+        console: Where they are told.
+    """
+    try:
+        rows: list[dict[str, Any]] = importlib.import_module(name).run()
+    except Exception as error:  # the others take long, and their figures are good
+        console.print_exception()
+        rows = [failed_row(name, error)]
+    for row in rows:
+        console.print("  ".join(as_cells(row)), style=_style(row), highlight=False)
+    return rows
+
+
+def failed_row(name: str, error: Exception) -> dict[str, Any]:
+    """Return the row of a benchmark that could not be run."""
+    what = f"{name.rpartition('.')[2]} failed: {type(error).__name__}"
+    return {"measure": what, "value": math.nan, "limit": None, "met": False}
+
+
+def _style(row: dict[str, Any]) -> str | None:
+    return "red" if row["met"] is False else None
+
+
 def main() -> None:
     """Run every benchmark, print and write the table."""
-    rows: list[dict[str, Any]] = []
-    for name in BENCHMARKS:
-        rows.extend(importlib.import_module(name).run())
+    console = Console()
+    rows = [row for name in BENCHMARKS for row in measured(name, console)]
     machine = describe_machine()
     table = Table(*COLUMNS, title=machine, title_justify="left")
     for row in rows:
-        table.add_row(*as_cells(row), style="red" if row["met"] is False else None)
-    Console().print(table)
+        table.add_row(*as_cells(row), style=_style(row))
+    console.print(table)
     PAGE.write_text(as_markdown(rows, machine))
     if any(row["met"] is False for row in rows):
         sys.exit(1)

@@ -62,7 +62,7 @@ def run() -> list[dict[str, Any]]:
 def _measure() -> tuple[float, float, float]:
     """Return the CPU seconds of a round, of drawing and adding noise on a lattice, and plainly."""
     generator = np.random.default_rng(1)
-    inputs = generator.random((SAMPLES, 28, 28)).astype(np.float32)
+    inputs = generator.random((SAMPLES, 1, 28, 28)).astype(np.float32)
     targets = generator.integers(0, CLASSES, SAMPLES)
     model = build_model("paper-cnn", classes=CLASSES)
     weights = flatten_parameters(model).numpy()

@@ -1,6 +1,8 @@
 """The benchmark table: what it shows, not how fast anything is."""
 
-from tools.bench import BENCHMARKS, as_cells, as_markdown, describe_machine
+from rich.console import Console
+
+from tools.bench import BENCHMARKS, as_cells, as_markdown, describe_machine, measured
 
 ROWS = [
     {"measure": "time / bare", "value": 1.2345, "limit": 3.0, "met": True},
@@ -34,6 +36,12 @@ def test_the_page_names_the_machine_and_holds_every_row():
 
 def test_the_machine_is_described_by_cores_and_date():
     assert "cores, " in describe_machine()
+
+
+def test_a_benchmark_that_fails_is_a_row_and_the_others_go_on(capsys):
+    rows = measured("tools.no_such_benchmark", Console())
+    assert [row["met"] for row in rows] == [False]
+    assert as_cells(rows[0])[0] == "no_such_benchmark failed: ModuleNotFoundError"
 
 
 def test_every_benchmark_listed_exists():
