@@ -174,14 +174,17 @@ def update_for(rounds: int) -> dict[str, Any]:
     }
 
 
-def learning_rates(noise: float, parameters: int) -> tuple[float, float, float]:
-    """Return the least, the first and the largest learning rate worth trying, for `CLIP_NORM`.
+def learning_rates(
+    noise: float, parameters: int, *, clip_norm: float = CLIP_NORM
+) -> tuple[float, float, float]:
+    """Return the least, the first and the largest learning rate worth trying.
 
     Args:
         noise: Noise on each coordinate of the mean gradient, in clip norms.
         parameters: Number of the model's parameters.
+        clip_norm: Clip norm.
     """
     scale = (1 - _MOMENTUM) / (noise * math.sqrt(parameters))
-    best = min(_MOST_LEARNING_RATE, _NOISE_OF_A_STEP * scale) / CLIP_NORM
+    best = min(_MOST_LEARNING_RATE, _NOISE_OF_A_STEP * scale) / clip_norm
     least, first, largest = (float(f"{best * by:.3g}") for by in (1 / _AROUND, 1.0, _AROUND))
     return least, first, largest

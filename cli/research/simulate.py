@@ -33,7 +33,10 @@ class SteppingOptions(UpdateOptions):
 
     learning_rate: Annotated[
         float | None,
-        typer.Option(help="Step size (default: the paper's for sgd; 0.01 for adam and adamw)."),
+        typer.Option(
+            help="Step size (default: for sgd the paper's, or a plan's if there is a total ε; "
+            "0.01 for adam and adamw)."
+        ),
     ] = None
     momentum: Annotated[float | None, typer.Option(help="Momentum.")] = 0.9
 

@@ -126,7 +126,8 @@ def federate(
 
     With other clients than the paper's, q and the mean batch stay the paper's and p is fitted;
     where that would need p > 1, p stays the paper's and q is fitted; where that would need q > 1,
-    everybody takes part and q is fitted to that. In a mode without coins p is 1 and q is fitted.
+    everybody takes part and q is fitted to that. In a mode without coins p is 1 and q is fitted;
+    so it is where coins gain nothing, unless p or q is given.
 
     Args:
         setting: The paper's.
@@ -149,7 +150,7 @@ def federate(
     sizes = np.array([len(part) for part in parts], dtype=np.int64)
     share = MEAN_BATCH / int(sizes.sum())
     fitted_p, fitted_q = setting.p, setting.q
-    if noise != CENTRAL and not noise.flips_coins:
+    if takes_everybody(noise) or (p is None and q is None and gains_nothing_by_coins(noise)):
         fitted_p, fitted_q = 1.0, min(1.0, share)
     elif p is None and sizes.sum() != setting.clients * setting.d:
         fitted_p, fitted_q = _fitted(setting, share) if q is None else (min(1.0, share / q), q)
@@ -161,6 +162,20 @@ def federate(
         cap=cap,
         rows_per_person=None if unit is Unit.RECORD else units.sizes[members],
     )
+
+
+def takes_everybody(noise: Noise) -> bool:
+    """Return whether there are no coins."""
+    return noise != CENTRAL and not noise.flips_coins
+
+
+def gains_nothing_by_coins(noise: Noise) -> bool:
+    """Return whether everybody answers whatever the coin says, in a mode that the paper lacks.
+
+    At the same batch the largest p needs the least noise, and fewer messages are the only other
+    gain of a smaller one (docs/when-does-a-coin-pay.md).
+    """
+    return noise != CENTRAL and noise.masks_sums
 
 
 def _fitted(setting: Setting, share: float) -> tuple[float, float]:

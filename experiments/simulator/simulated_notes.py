@@ -13,9 +13,11 @@ from coinflower.experiments.simulator.scenarios import (
     SETTINGS,
     Federation,
     analysis_of,
+    gains_nothing_by_coins,
+    takes_everybody,
     upper_epsilon,
 )
-from coinflower.experiments.simulator.simulator import CENTRAL, parse_noise
+from coinflower.experiments.simulator.simulator import parse_noise
 
 
 def notes_on(request: Request, federation: Federation) -> Iterator[str]:
@@ -71,8 +73,10 @@ def _changes(request: Request, federation: Federation) -> Iterator[str]:
     if federation.p != paper.p:
         why = fitted if request.p is None else "as asked for"
         noise = parse_noise(request.noise)
-        if request.p is None and noise != CENTRAL and not noise.flips_coins:
+        if request.p is None and takes_everybody(noise):
             why = "because everybody takes part"
+        elif request.p is None and request.q is None and gains_nothing_by_coins(noise):
+            why = "because everybody answers whatever a coin says, so coins would only cost noise"
         yield f"p = {federation.p:.4g} instead of {paper.p:g}, {why}"
     if federation.q != paper.q:
         why = fitted if request.q is None else "as asked for"

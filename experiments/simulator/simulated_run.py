@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -11,13 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from coinflower.accounting.analyses.names import scheme_class
 from coinflower.accounting.errors import UserError
-from coinflower.accounting.masked import chosen_shares
 from coinflower.experiments.simulator.peak_memory import keep_freed_memory
 from coinflower.experiments.simulator.request import NO_SCHEME, Request
 from coinflower.experiments.simulator.scenarios import (
@@ -34,6 +30,12 @@ from coinflower.experiments.simulator.simulated_notes import (
     excess_over,
     notes_on,
 )
+from coinflower.experiments.simulator.simulated_terms import (
+    model_name,
+    shares_of,
+    task_name,
+    terms_of,
+)
 from coinflower.experiments.simulator.simulation import (
     STATE,
     TOTAL_EPSILON,
@@ -44,27 +46,20 @@ from coinflower.experiments.simulator.simulation import (
     simulate,
     sources_of,
 )
-from coinflower.experiments.simulator.simulator import Scenario, Simulator, parse_noise
+from coinflower.experiments.simulator.simulator import CENTRAL, Scenario, Simulator, parse_noise
 from coinflower.learning import (
     Dataset,
-    FineTuning,
-    Records,
     Update,
     device_of,
     evaluate,
-    hash_of_weights,
+    flatten_parameters,
     load_parameters,
     model_for,
     task_for,
-    usual_model_for,
-    usual_task,
 )
+from coinflower.protocol.choices import learning_rates, noise_share
 from coinflower.protocol.modes import Mode
-from coinflower.protocol.terms import CLASSIFICATION
-from coinflower.protocol.unit import Unit
 from coinflower.server.checkpoint import write_atomically
-
-_ROWS_AT_ONCE = 10_000
 
 
 def run_request(
@@ -98,12 +93,21 @@ def run_request(
     begun = _begun(request)
     federation = federation_of(request, data)
     sigma = sigma_of(request, federation) if begun is None else _kept_sigma(request, begun)
-    update = request.update
-    if update.learning_rate is None and update.optimizer == "sgd":
-        update = replace(update, learning_rate=paper.learning_rate_of(request.chosen_scheme))
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    task = task_for(data, task_name(request, data), request.task_options)
+    model = model_for(
+        model_name(request, data),
+        data,
+        task,
+        options=request.model_options,
+        tuning=request.tuning,
+        device=device_of(request.device),
+    )
+    update = _update(request, federation, sigma, flatten_parameters(model).numel(), begun)
     terms: Terms = {TOTAL_EPSILON: request.total_epsilon}
     if request.out is not None:
-        terms |= _terms(request, data, federation, sigma, update)
+        terms |= terms_of(request, data, federation, sigma, update)
     if begun is not None:
         begun.require_same(terms)
         if request.total_epsilon is None:
@@ -120,17 +124,6 @@ def run_request(
             )
         if excess is not None:  # chosen by an analysis that is known to understate
             note(f"{excess}.")
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    task = task_for(data, _task_name(request, data), request.task_options)
-    model = model_for(
-        _model_name(request, data),
-        data,
-        task,
-        options=request.model_options,
-        tuning=request.tuning,
-        device=device_of(request.device),
-    )
     generator, randomness = sources_of(request.seed, played)
     simulator = Simulator(
         Scenario(
@@ -172,7 +165,7 @@ def run_request(
         note=note,
     )
     results = _figures(request, federation, sigma, update, curve)
-    results["task"] = _task_name(request, data)
+    results["task"] = task_name(request, data)
     if tuning is not None:
         load_parameters(model, simulator.optimizer.kept)
         results["tuning_accuracy"] = evaluate(model, tuning.test.arrays, tuning.test.targets)
@@ -220,105 +213,42 @@ def sigma_of(request: Request, federation: Federation) -> float:
     )
 
 
-def shares_of(request: Request, federation: Federation) -> dict[str, int]:
-    """Return threshold and colluders of masked noise; nothing for other noise."""
-    if request.noise != Mode.MASKED:
-        return {}
-    clients = len(federation.sizes)
-    threshold, colluders = chosen_shares(clients, request.threshold, request.colluders)
-    return {"threshold": threshold, "colluders": colluders}
+def _update(
+    request: Request, federation: Federation, sigma: float, parameters: int, begun: State | None
+) -> Update:
+    """Return how the model steps, with the step size that it began with or a chosen one."""
+    update = request.update
+    if update.learning_rate is not None or update.optimizer != "sgd":
+        return update
+    rate = None if begun is None else begun.terms.get("learning rate")
+    if rate is None:
+        rate = _learning_rate(request, federation, sigma, parameters)
+    return replace(update, learning_rate=rate)
+
+
+def _learning_rate(
+    request: Request, federation: Federation, sigma: float, parameters: int
+) -> float:
+    """Return SGD's step size where nobody says: the paper's, or a plan's if ε is for all of it."""
+    if request.total_epsilon is None or sigma == 0:
+        return SETTINGS[request.scenario].learning_rate_of(request.chosen_scheme)
+    mode = parse_noise(request.noise)
+    shares = shares_of(request, federation)
+    noise = noise_share(
+        Mode.TRUSTED if mode == CENTRAL else mode,
+        clients=len(federation.sizes),
+        p=federation.p,
+        sigma=sigma,
+        batch=federation.mean_batch,
+        honest=shares.get("threshold", 1) - shares.get("colluders", 0),
+    )
+    _, first, _ = learning_rates(noise, parameters, clip_norm=request.clip_norm)
+    return first
 
 
 def _kept_sigma(request: Request, begun: State) -> float:
     """Return the noise of a request that resumes: past iterations cannot be noised again."""
     return float(begun.terms.get("sigma", 0.0) if request.sigma is None else request.sigma)
-
-
-def _terms(
-    request: Request, data: Dataset, federation: Federation, sigma: float, update: Update
-) -> Terms:
-    """Return all that cost and training depend on, so that nobody resumes with other terms."""
-    records = len(data.train)
-    shares = (federation.sizes, federation.rows, federation.rows_per_person)
-    return {
-        "scenario": request.scenario,
-        "data": f"{records:,} records ({_digest(*_values(data.train))})",
-        "partition": request.partition,
-        "unit": None if request.unit is Unit.RECORD else str(request.unit),
-        "clients": len(federation.sizes),
-        "seed": request.seed,
-        "shares": _digest(*(one for one in shares if one is not None)),
-        "noise": str(request.noise),
-        "scheme": request.chosen_scheme,
-        "q": federation.q,
-        "p": federation.p,
-        "availability": request.availability,
-        "sigma": sigma,
-        "delta": request.delta,
-        **shares_of(request, federation),
-        "clip norm": request.clip_norm,
-        **({"clipping": request.clipping} if request.clipping != "flat" else {}),
-        "cap": request.cap if math.isfinite(request.cap) else None,
-        **_stated(update, request.iterations),
-        "model": _model_name(request, data),
-        **({"model options": request.model_options} if request.model_options else {}),
-        **_tuning(request.tuning),
-        **_learned(request, data),
-    }
-
-
-def _values(records: Records) -> list[npt.NDArray[Any]]:
-    """Return all arrays that a training depends on."""
-    values = [*records.arrays, records.targets]
-    return values if records.weights is None else [*values, records.weights]
-
-
-def _tuning(tuning: FineTuning) -> Terms:
-    """Return what is trained, in terms that say nothing where all of a model is."""
-    weights = tuning.pretrained
-    stated = {
-        "pretrained": None if weights is None else hash_of_weights(weights),
-        "trained parts": list(tuning.trained_parts),
-        "lora rank": tuning.lora_rank,
-    }
-    return {name: value for name, value in stated.items() if value}
-
-
-def _task_name(request: Request, data: Dataset) -> str:
-    return request.task or usual_task(data)
-
-
-def _learned(request: Request, data: Dataset) -> Terms:
-    """Return what is learned, if it is not what simulations of earlier versions learned."""
-    stated: Terms = {}
-    if _task_name(request, data) != CLASSIFICATION:
-        stated["task"] = _task_name(request, data)
-    if request.task_options:
-        stated["task options"] = request.task_options
-    return stated
-
-
-def _model_name(request: Request, data: Dataset) -> str:
-    return request.model or usual_model_for(data.train)
-
-
-def _stated(update: Update, iterations: int) -> Terms:
-    """Return what the training depends on, which a schedule makes the number of iterations."""
-    usual = Update().to_fields()
-    stated = {
-        name.replace("_", " "): value
-        for name, value in update.to_fields().items()
-        if usual.get(name) != value
-    }
-    return stated | ({"iterations": iterations} if update.schedule != "constant" else {})
-
-
-def _digest(*arrays: npt.NDArray[Any]) -> str:
-    found = hashlib.sha256()
-    for array in arrays:
-        for start in range(0, len(array), _ROWS_AT_ONCE):  # few of a mapped file are in memory
-            found.update(np.ascontiguousarray(array[start : start + _ROWS_AT_ONCE]).data)
-    return found.hexdigest()[:12]
 
 
 def _figures(

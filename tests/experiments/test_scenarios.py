@@ -76,6 +76,14 @@ def test_in_local_only_everybody_takes_part():
     assert everybody.mean_batch == pytest.approx(70)
 
 
+def test_where_everybody_answers_anyway_under_masks_there_is_no_coin_unless_asked_for():
+    masked = federate(MANY, data(60_000), noise=Mode.MASKED)
+    assert (masked.p, masked.mean_batch) == (1.0, pytest.approx(70))
+    assert federate(MANY, data(60_000), noise=Mode.MASKED, q=0.1).q == 0.1
+    assert federate(MANY, data(60_000), noise=Mode.MASKED, p=0.5).p == 0.5
+    assert federate(MANY, data(60_000), noise=Mode.UNTRUSTED).p < 1
+
+
 def test_writers_make_unequal_clients_whose_rows_are_their_own():
     writers = np.repeat([3, 7, 9], [100, 500, 900])
     people = federate(MANY, data(1500, writers), how="writer")

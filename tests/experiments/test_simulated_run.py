@@ -15,7 +15,8 @@ from coinflower.accounting.mechanism import Round
 from coinflower.experiments.simulator.request import Request
 from coinflower.experiments.simulator.simulated_run import run_request
 from coinflower.experiments.simulator.simulation import STATE, read_state
-from coinflower.learning import Update, load_data
+from coinflower.learning import Update, build_model, flatten_parameters, load_data
+from coinflower.protocol.choices import learning_rates
 
 SMALL = Request(scenario="many-small", data="digits", model="digits", iterations=2)
 
@@ -42,6 +43,24 @@ def test_a_simulation_computes_on_at_least_one_thread():
 def test_the_papers_learning_rate_is_the_default():
     assert run_request(SMALL)["learning_rate"] == 0.002
     assert run_request(dataclasses.replace(SMALL, scheme="ols"))["learning_rate"] == 1e-4
+
+
+def test_with_a_total_epsilon_the_step_is_a_plans_and_falls_with_the_noise():
+    steps = {}
+    for total in (0.5, 2.0):
+        results = run_request(dataclasses.replace(SMALL, total_epsilon=total))
+        noise = results["sigma"] / 70
+        model = build_model("digits", classes=10)
+        parameters = flatten_parameters(model).numel()
+        assert results["learning_rate"] == learning_rates(noise, parameters, clip_norm=1.0)[1]
+        steps[total] = results["learning_rate"]
+    assert steps[0.5] < steps[2.0]
+
+
+def test_a_simulation_that_began_with_another_step_goes_on_with_it(tmp_path):
+    earlier = Update(learning_rate=0.002, momentum=0.9)
+    begin(tmp_path, total_epsilon=2.0, update=earlier)
+    assert go_on(tmp_path, total_epsilon=2.0)["learning_rate"] == 0.002
 
 
 def test_a_model_for_other_images_is_refused():
