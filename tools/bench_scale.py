@@ -246,7 +246,8 @@ def as_markdown(outcomes: Sequence[Outcome], machine: str) -> str:
         f"for each client that is asked, and {1e3 * model.per_enrolled:.2f} ms for each that is "
         f"enrolled. One invitation, or one enrolment, takes {1e3 * invitation:.0f} ms.",
         "",
-        "What the model says of federations that were **not** measured:",
+        "What the model says of federations that were **not** measured; the heartbeats of idle "
+        "clients come on top ([below](#a-million-clients)):",
         "",
         *extrapolated(model, invitation),
     ]
