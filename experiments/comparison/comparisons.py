@@ -132,6 +132,7 @@ COMPARISONS = {
             p=0.25,
             rate=25.6,
             model="linear",
+            everybody_only=True,
         ),
         Comparison(
             name="emnist-subset",

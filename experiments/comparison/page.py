@@ -98,8 +98,9 @@ def _plan(comparison: Comparison) -> str:
         f"{_update()}. Accuracy "
         "depends on the noise in a sum and not on who added it, so lines whose noise is the same "
         "to within 1 % share their trainings. Learning rates are doubled and halved until the best "
-        "lies inside those tried, by one seed on one half of the test part; accuracy is that on "
-        "the other half. **INSECURE:** everything is seeded, so these models are not private."
+        "lies inside those tried, by one seed. Each half of the test part chooses the rate that "
+        "the other half reports, and accuracy is the mean of both. **INSECURE:** everything is "
+        "seeded, so these models are not private."
     )
 
 

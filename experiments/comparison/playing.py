@@ -120,7 +120,7 @@ def _first_rate(
     if level.noise == 0:
         return comparison.rate
     done = {
-        abs(math.log(other.noise / level.noise)): found.rate
+        abs(math.log(other.noise / level.noise)): found.rates[0]
         for other, found in outcomes.items()
         if (other.rounds == level.rounds and other.noise > 0)
         and (found is not None and found.inside)
@@ -131,9 +131,9 @@ def _first_rate(
 def _train(comparison: Comparison, folders: Mapping[str, Path], training: Training) -> Accuracy:
     """Play one training."""
     data = load_source(comparison, folders)
-    reported, tuning = two_test_parts(data, len(data.test))
-    results = run_request(request_of(comparison, training), data=reported, tuning=tuning)
-    return Accuracy(tuning=results["tuning_accuracy"], reported=results["accuracy"])
+    first, second = two_test_parts(data, len(data.test))
+    results = run_request(request_of(comparison, training), data=first, tuning=second)
+    return Accuracy(first_half=results["accuracy"], second_half=results["tuning_accuracy"])
 
 
 def request_of(comparison: Comparison, training: Training) -> Request:

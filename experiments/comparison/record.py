@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from coinflower.accounting.errors import UserError
@@ -47,42 +47,45 @@ class Accuracy:
     """What a training came to.
 
     Attributes:
-        tuning: On the part of the test records that chooses learning rates.
-        reported: On the other part.
+        first_half: On one half of the test part.
+        second_half: On the other half.
     """
 
-    tuning: float
-    reported: float
+    first_half: float
+    second_half: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What a level came to so far.
 
+    Each half of the test part chooses the learning rate that the other half reports, so accuracy is
+    measured on all of it, and nowhere on records that chose the rate.
+
     Attributes:
-        rate: The best learning rate, by the tuning part, first seed.
-        inside: Whether it lies inside those tried.
-        reported: Accuracy by seed at that rate.
+        rates: The best learning rate by the first half, and by the second half, first seed.
+        inside: Whether both lie inside those tried.
+        accuracies: By seed, the mean over the two halves.
     """
 
-    rate: float
+    rates: tuple[float, float]
     inside: bool
-    reported: tuple[float, ...]
+    accuracies: tuple[float, ...]
 
     @property
     def mean(self) -> float:
         """Mean accuracy."""
-        return statistics.fmean(self.reported)
+        return statistics.fmean(self.accuracies)
 
     @property
     def spread(self) -> float:
         """Standard deviation between seeds; 0 for one."""
-        return statistics.stdev(self.reported) if len(self.reported) > 1 else 0.0
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
 
     @property
     def complete(self) -> bool:
         """Whether nothing is left to train."""
-        return self.inside and len(self.reported) >= SEEDS
+        return self.inside and len(self.accuracies) >= SEEDS
 
 
 class TrainingRecord:
@@ -105,10 +108,9 @@ class TrainingRecord:
 
     def _take(self, row: dict[str, str]) -> None:
         try:
-            tuning, reported = (float(row.pop(name)) for name in ("tuning", "reported"))
+            halves = {each.name: float(row.pop(each.name)) for each in fields(Accuracy)}
             *level, rate, seed = row.values()
-            trainings = self._found.setdefault(tuple(level), {})
-            trainings[rate, seed] = Accuracy(tuning=tuning, reported=reported)
+            self._found.setdefault(tuple(level), {})[rate, seed] = Accuracy(**halves)
         except (KeyError, ValueError, TypeError) as error:
             raise UserError(
                 f"{self._path} has a row that is no training ({error}); mend or remove the row."
@@ -116,56 +118,64 @@ class TrainingRecord:
 
     def add(self, training: Training, accuracy: Accuracy) -> None:
         """Keep what a training came to."""
-        fields = [_text(value) for value in training.fields.values()]
+        terms = [_text(value) for value in training.fields.values()]
         begun = self._path.exists()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             if not begun:
                 writer.writerow([*training.fields, *asdict(accuracy)])
-            writer.writerow([*fields, f"{accuracy.tuning:.5f}", f"{accuracy.reported:.5f}"])
+            writer.writerow([*terms, *(f"{value:.5f}" for value in asdict(accuracy).values())])
         self._found.setdefault(_key(training.level), {})[training.key] = accuracy
 
-    def tried(self, level: Level) -> dict[float, float]:
-        """Return the accuracy on the tuning part by learning rate, first seed."""
+    def _tried(self, level: Level) -> dict[float, Accuracy]:
+        """Return what each learning rate came to with the first seed."""
         trainings = self._found.get(_key(level), {})
-        return {
-            float(rate): accuracy.tuning
-            for (rate, seed), accuracy in trainings.items()
-            if seed == _text(0)
-        }
+        return {float(rate): each for (rate, seed), each in trainings.items() if seed == _text(0)}
 
     def outcome(self, level: Level) -> Outcome | None:
         """Return what a level came to so far; None if nothing of it was trained."""
-        tried = self.tried(level)
+        tried = self._tried(level)
         if not tried:
             return None
-        best = max(tried, key=tried.__getitem__)
-        found = [self._found[_key(level)].get((_text(best), _text(s))) for s in range(SEEDS)]
+        first = max(tried, key=lambda rate: tried[rate].first_half)
+        second = max(tried, key=lambda rate: tried[rate].second_half)
+        trainings = self._found[_key(level)]
+        played = [
+            (
+                trainings.get((_text(first), _text(seed))),
+                trainings.get((_text(second), _text(seed))),
+            )
+            for seed in range(SEEDS)
+        ]
         return Outcome(
-            rate=best,
-            inside=min(tried) < best < max(tried) or len(tried) >= _MOST_RATES,
-            reported=tuple(each.reported for each in found if each is not None),
+            rates=(first, second),
+            inside=len(tried) >= _MOST_RATES
+            or all(min(tried) < rate < max(tried) for rate in (first, second)),
+            accuracies=tuple(
+                (by_first.second_half + by_second.first_half) / 2
+                for by_first, by_second in played
+                if by_first is not None and by_second is not None
+            ),
         )
 
     def wanted(self, level: Level, first_rate: float) -> list[Training]:
         """Return what must be trained next to complete a level; nothing if it is complete.
 
-        First learning rates are doubled and halved from a first one until the best of them, with
-        the first seed, lies inside those tried; then that one is played with the other seeds.
+        First learning rates are doubled and halved from a first one until the best ones, with the
+        first seed, lie inside those tried; then these are played with the other seeds.
         """
-        tried = self.tried(level)
+        tried = self._tried(level)
         outcome = self.outcome(level)
         if outcome is None:
             return [Training(level=level, rate=first_rate, seed=0)]
+        best = dict.fromkeys(outcome.rates)
         if not outcome.inside:
-            further = [outcome.rate * _FACTOR, outcome.rate / _FACTOR]
-            return [
-                Training(level=level, rate=_rounded(rate), seed=0)
-                for rate in further
-                if _rounded(rate) not in tried
-            ]
-        trainings = [Training(level=level, rate=outcome.rate, seed=s) for s in range(SEEDS)]
+            further = dict.fromkeys(
+                _rounded(next_) for rate in best for next_ in (rate * _FACTOR, rate / _FACTOR)
+            )
+            return [Training(level=level, rate=r, seed=0) for r in further if r not in tried]
+        trainings = [Training(level=level, rate=r, seed=s) for s in range(SEEDS) for r in best]
         return [each for each in trainings if each.key not in self._found[_key(level)]]
 
 

@@ -45,11 +45,12 @@ def _row(cell: Cell, outcome: Outcome | None) -> dict[str, object]:
         "cap": level.cap,
         "sigma": None if cell.epsilon is None else rounded_up(cell.sigma),
         "noise_in_a_sum": level.noise,
-        "learning_rate": None if outcome is None else outcome.rate,
+        "learning_rate": None if outcome is None else outcome.rates[0],
+        "learning_rate_second_half": None if outcome is None else outcome.rates[1],
         "accuracy_mean": None if outcome is None else f"{outcome.mean:.5f}",
         "accuracy_sd": None if outcome is None else f"{outcome.spread:.5f}",
-        "seeds": 0 if outcome is None else len(outcome.reported),
-        "rate_inside_those_tried": outcome is not None and outcome.inside,
+        "seeds": 0 if outcome is None else len(outcome.accuracies),
+        "rates_inside_those_tried": outcome is not None and outcome.inside,
     }
 
 

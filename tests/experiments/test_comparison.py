@@ -29,7 +29,8 @@ BY_NAME = {line.name: line for line in LINES}
 
 def learned(training, best=6.4):
     """Accuracy that falls with the distance from a best learning rate."""
-    return Accuracy(tuning=1 - abs(math.log(training.rate / best)) / 9, reported=0.5)
+    found = round(1 - abs(math.log(training.rate / best)) / 9, 5)
+    return Accuracy(first_half=found, second_half=found)
 
 
 def complete(record, level, first=1.0):
@@ -112,7 +113,7 @@ def test_rates_are_searched_for_until_the_best_lies_inside(record, first):
     complete(record, LEVEL, first)
     outcome = record.outcome(LEVEL)
     assert outcome.complete
-    assert outcome.rate == pytest.approx(6.4, rel=0.42)
+    assert outcome.rates == pytest.approx((6.4, 6.4), rel=0.42)
 
 
 def test_the_other_seeds_are_played_at_the_best_rate_only(record):
@@ -120,9 +121,34 @@ def test_the_other_seeds_are_played_at_the_best_rate_only(record):
     assert len(record) == 5  # three rates, two more seeds
 
 
+def test_each_half_reports_what_the_other_half_chose(record):
+    by_rate = {1.0: (0.5, 0.9), 2.0: (0.7, 0.8), 4.0: (0.6, 0.7), 0.5: (0.4, 0.6)}
+    for seed in range(3):
+        for rate, (first, second) in by_rate.items():
+            training = Training(level=LEVEL, rate=rate, seed=seed)
+            record.add(training, Accuracy(first_half=first, second_half=second))
+    outcome = record.outcome(LEVEL)
+    assert outcome.rates == (2.0, 1.0)
+    assert outcome.mean == pytest.approx((0.8 + 0.5) / 2)
+    assert outcome.complete
+
+
+def test_both_halves_rates_are_searched_for_and_played_with_every_seed(record):
+    def measured(training):
+        return Accuracy(
+            first_half=learned(training, 1.6).first_half,
+            second_half=learned(training, 6.4).second_half,
+        )
+
+    while wanted := record.wanted(LEVEL, 3.2):
+        record.add(wanted[0], measured(wanted[0]))
+    assert record.outcome(LEVEL).rates == (1.6, 6.4)
+    assert len(record) == 5 + 4  # rates from 0.8 to 12.8, two more seeds of two of them
+
+
 def test_a_rate_that_was_never_inside_ends_the_search(record):
     while wanted := record.wanted(LEVEL, 1.0):
-        record.add(wanted[0], Accuracy(tuning=wanted[0].rate, reported=0.1))
+        record.add(wanted[0], Accuracy(first_half=wanted[0].rate, second_half=0.1))
     assert len(record) < 15
 
 
@@ -142,7 +168,9 @@ def test_levels_that_differ_share_no_training(record):
 
 def test_a_damaged_row_is_named(tmp_path):
     path = tmp_path / "trainings.csv"
-    path.write_text("rounds,p,q,cap,noise,rate,seed,tuning,reported\n3,0.5,0.5,,1,1,0,much,0.5\n")
+    path.write_text(
+        "rounds,p,q,cap,noise,rate,seed,first_half,second_half\n3,0.5,0.5,,1,1,0,much,0.5\n"
+    )
     with pytest.raises(UserError, match=r"trainings\.csv has a row that is no training"):
         TrainingRecord(path)
 
