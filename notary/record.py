@@ -83,6 +83,7 @@ class Record:
         self._connection = connection
         self._lock = threading.Lock()
         self._file = _identity(path)
+        self._rounds = 0
 
     @classmethod
     def create(cls, path: Path, notary: str) -> None:
@@ -229,6 +230,11 @@ class Record:
             row = self._connection.execute("SELECT count(*) FROM witnesses").fetchone()
         return int(row[0])
 
+    def _count(self) -> int:
+        """Return how many rounds were opened, which never becomes less."""
+        row = self._connection.execute("SELECT count(*) FROM openings").fetchone()
+        return int(row[0])
+
     def _knows_seed(self, hash_: bytes) -> bool:
         found = self._connection.execute("SELECT 1 FROM seeds WHERE hash = ?", (hash_,))
         return found.fetchone() is not None
@@ -240,10 +246,14 @@ class Record:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
+                    if self._count() < self._rounds:
+                        raise sqlite3.OperationalError("an older copy was written over it")
                     yield self._connection
                     if _identity(self.path) != self._file:
                         raise sqlite3.OperationalError("it was moved or replaced")
+                    rounds = self._count()
                     self._connection.execute("COMMIT")
+                    self._rounds = rounds
                 except BaseException:
                     if self._connection.in_transaction:
                         self._connection.execute("ROLLBACK")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from coinflower.accounting.ledger.echo import NAME_BYTES, NO_TOKEN, TOKEN_BYTES
+from coinflower.accounting.ledger.echo import NAME_BYTES, NO_TOKEN
 from coinflower.masking import tickets as masking_tickets
 from coinflower.masking.masks import numbers_from_bytes, sum_of_masks
 from coinflower.masking.sealing import public_bytes
-from coinflower.masking.tickets import Occasion, owner_name, write_ticket
+from coinflower.masking.tickets import owner_name
 from coinflower.masking.vouchers import (
     NO_VOUCHER,
     REQUEST_BYTES,
@@ -30,42 +29,14 @@ from coinflower.notary.notary import MOST_NUMBERS, Notary
 from coinflower.notary.record import Record
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.objections import Objection, ObjectionError
-from coinflower.protocol.terms import Terms
 from tests.support.builders import make_terms
 from tests.support.notaries import KEY, NOTARY, make_notary
-
-OWNERS = [ec.generate_private_key(ec.SECP256R1()) for _ in range(4)]
-STRANGER = ec.generate_private_key(ec.SECP256R1())
-TERMS = make_terms(Mode.MASKED, threshold=3, colluders=1)
-LENGTH = 7
+from tests.support.tickets import LENGTH, OWNERS, STRANGER, TERMS, objection, tickets_for, token_of
 
 
 @pytest.fixture
 def notary(tmp_path: Path) -> Notary:
     return make_notary(tmp_path, OWNERS)
-
-
-def token_of(owner: int, state: int) -> bytes:
-    """Stands for an echo of an owner's ledger."""
-    return bytes([owner]) * NAME_BYTES + bytes([state]) * (TOKEN_BYTES - NAME_BYTES)
-
-
-def tickets_for(
-    round_: int,
-    owners: Sequence[ec.EllipticCurvePrivateKey] = OWNERS,
-    terms: Terms = TERMS,
-    state: int = 1,
-) -> tuple[bytes, list[bytes]]:
-    """Tickets of these owners, and their seeds."""
-    occasion = Occasion.of(terms, round_)
-    made = [write_ticket(occasion, key, token_of(at, state)) for at, key in enumerate(owners)]
-    return b"".join(ticket for ticket, _ in made), [seeds[0] for _, seeds in made]
-
-
-def objection(notary: Notary, round_: int, tickets: bytes, terms: Terms = TERMS) -> ObjectionError:
-    with pytest.raises(ObjectionError) as caught:
-        notary.open(terms, round_, LENGTH, tickets)
-    return caught.value
 
 
 def test_it_returns_the_sum_of_the_masks(notary: Notary) -> None:

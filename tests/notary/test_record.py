@@ -148,3 +148,29 @@ def test_who_only_looks_changes_nothing(path: Path) -> None:
         note(record, 1)
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(*) FROM openings").fetchone() == (0,)
+
+
+def test_an_older_copy_that_is_written_over_it_is_noticed_while_it_runs(path: Path) -> None:
+    record = Record.open(path, NOTARY)
+    note(record, 1)
+    older = path.read_bytes()
+    note(record, 2)
+    path.write_bytes(older)
+    for round_ in (2, 3):
+        with pytest.raises(ObjectionError) as caught:
+            note(record, round_)
+        assert caught.value.objection is Objection.RECORD
+
+
+@pytest.mark.parametrize("page", range(5))
+def test_damage_while_it_runs_opens_no_round_again(path: Path, page: int) -> None:
+    record = Record.open(path, NOTARY)
+    note(record, 1)
+    content = bytearray(path.read_bytes())
+    content[page * 4096 : (page + 1) * 4096] = b"\xff" * 4096
+    path.write_bytes(content)
+    with pytest.raises(ObjectionError):
+        note(record, 1)
+    record.close()
+    with pytest.raises(ValueError, match="cannot be used"):
+        Record.open(path, NOTARY)
