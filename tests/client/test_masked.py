@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from coinflower.accounting.ledger.echo import NO_TOKEN
-from coinflower.client.participant import Participant, UnansweredError
+from coinflower.client.participant import UnansweredError
 from coinflower.masking.masks import lifted, numbers_from_bytes, sum_of_masks
-from coinflower.masking.tickets import Occasion, Ticket
-from coinflower.masking.vouchers import NO_VOUCHER, split_request, write_voucher
+from coinflower.masking.tickets import Occasion, Ticket, write_ticket
+from coinflower.masking.vouchers import (
+    write_voucher,
+)
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
@@ -27,22 +29,16 @@ from tests.support.participants import (
     enrolled,
     exact_sum,
     fails,
+    masked,
     owners,
     question,
     refused,
     variance_p_value,
+    vouched,
 )
 
 Make = Callable[..., Terms]
 OTHER_NOTARY = "b" * 64
-
-
-def masked(make_terms: Make, **changes: Any) -> Terms:
-    return make_terms(Mode.MASKED, **{"threshold": 5, "colluders": 1, **changes})
-
-
-def vouched(participant: Participant, terms: Terms, token: bytes = NO_TOKEN) -> bytes:
-    return write_voucher(participant.request(terms), terms.hash, token, KEY)
 
 
 def opened(terms: Terms, round_: int, sent: tuple[bytes, bytes]) -> np.ndarray:
@@ -103,19 +99,64 @@ def test_no_two_rounds_share_a_mask(owner: Any, make_terms: Make, weights: bytes
     assert len(seeds) == 8
 
 
-def test_a_round_is_never_answered_under_a_second_mask(
+def test_experiments_side_by_side_share_neither_masks_nor_tickets(
+    owner: Any, make_terms: Make, weights: bytes
+) -> None:
+    first, second = masked(make_terms), masked(make_terms, experiment="beside")
+    participant = owner.open()
+    sent = []
+    for terms in (first, second):
+        enrolled(participant, terms)
+        sent.append(participant.masked_sum(terms, 1, weights, vouched(participant, terms)))
+    read = [opened(terms, 1, answer) for terms, answer in zip((first, second), sent, strict=True)]
+    assert not np.array_equal(*read)
+    for terms, answer in ((first, sent[1]), (second, sent[0])):
+        with pytest.raises(ValueError, match="not sealed to this key for this purpose"):
+            opened(terms, 1, answer)
+    assert len(owner.entries("charge")) == 2
+
+
+def test_the_charge_is_on_disk_and_the_round_used_up_before_there_is_a_mask(
     owner: Any, make_terms: Make, weights: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terms = masked(make_terms)
     participant = enrolled(owner.open(), terms)
+    voucher = vouched(participant, terms)
+    seen: list[tuple[int, int]] = []
+
+    def watched(*asked: Any) -> Any:
+        seen.append((len(owner.entries("charge")), len(owner.entries("answer"))))
+        return write_ticket(*asked)
+
+    monkeypatch.setattr("coinflower.client.masked.write_ticket", watched)
+    for round_ in (1, 2):
+        participant.masked_sum(terms, round_, weights, voucher)
+    assert seen == [(1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "gradient_sums.capped_sum",
+        "masked.noisy_counts",
+        "masked.write_ticket",
+        "masked.add_masks",
+    ],
+)
+def test_a_round_is_never_answered_under_a_second_mask(
+    owner: Any, make_terms: Make, weights: bytes, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    terms = masked(make_terms)
+    participant = enrolled(owner.open(), terms)
+    voucher = vouched(participant, terms)
 
     def broken(*_: object) -> None:
-        raise OSError("no randomness")
+        raise OSError("the machine stops here")
 
     with monkeypatch.context() as patch:
-        patch.setattr("coinflower.client.masked.write_ticket", broken)
-        with pytest.raises(OSError, match="no randomness"):
-            participant.masked_sum(terms, 1, weights, vouched(participant, terms))
+        patch.setattr(f"coinflower.client.{step}", broken)
+        with pytest.raises(OSError, match="stops here"):
+            participant.masked_sum(terms, 1, weights, voucher)
     participant.ledger.close()
     again = enrolled(owner.open(), terms)
     with pytest.raises(UnansweredError, match="round 1 was answered before"):
@@ -134,63 +175,6 @@ def test_nothing_leaves_without_a_mask(owner: Any, make_terms: Make, weights: by
     with pytest.raises(UnansweredError, match="knows no masks"):
         enrolled(participant, bare).masked_sum(bare, 1, weights, b"")
     assert not owner.entries("charge")
-
-
-# Vouchers
-
-
-def test_nothing_is_charged_before_every_notary_has_vouched(
-    owner: Any, make_terms: Make, weights: bytes
-) -> None:
-    terms = masked(make_terms)
-    participant = enrolled(owner.open(), terms)
-    with pytest.raises(UnansweredError, match="enrol first"):
-        participant.masked_sum(terms, 1, weights, NO_VOUCHER)
-    older = vouched(participant, terms)
-    request = participant.request(terms)
-    for vouchers in (None, b"", 7, NO_VOUCHER, older, write_voucher(request, "ab" * 32, b"", KEY)):
-        with pytest.raises(UnansweredError):
-            participant.masked_sum(terms, 1, weights, vouchers)
-    assert not owner.entries("charge")
-    voucher = write_voucher(request, terms.hash, NO_TOKEN, KEY)
-    with pytest.raises(UnansweredError, match="are missing"):
-        participant.masked_sum(terms, 1, weights, voucher + voucher)
-    participant.masked_sum(terms, 1, weights, voucher)
-    participant.masked_sum(terms, 2, weights, None)  # once vouched for is enough
-    participant.request(terms)
-    with pytest.raises(UnansweredError):  # once for each enrolment
-        participant.masked_sum(terms, 3, weights, voucher)
-
-
-def test_a_ledger_that_lacks_what_a_notary_has_seen_stops(
-    owner: Any, make_terms: Make, weights: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    terms = masked(make_terms)
-    participant = enrolled(owner.open(), terms)
-    older = owner.ledger.read_bytes()
-    _, ticket = participant.masked_sum(terms, 1, weights, vouched(participant, terms))
-    token = Ticket.from_bytes(ticket, Occasion.of(terms, 1)).token
-    participant.ledger.close()
-    owner.ledger.write_bytes(older)
-    again = enrolled(owner.open(), terms)
-    voucher = vouched(again, terms, token)
-    assert refused(lambda: again.masked_sum(terms, 2, weights, voucher)) is Refusal.SET_BACK
-    assert "that a notary has seen" in caplog.text
-    assert refused(lambda: again.enrol(terms)) is Refusal.SET_BACK
-    assert not owner.entries("charge")
-
-
-def test_the_ticket_carries_an_echo_of_what_was_just_charged(
-    owner: Any, make_terms: Make, weights: bytes
-) -> None:
-    terms = masked(make_terms)
-    participant = enrolled(owner.open(), terms)
-    request = participant.request(terms)
-    voucher = write_voucher(request, terms.hash, NO_TOKEN, KEY)
-    _, ticket = participant.masked_sum(terms, 1, weights, voucher)
-    token = Ticket.from_bytes(ticket, Occasion.of(terms, 1)).token
-    participant.heed(token)
-    assert token[:16] == split_request(request)[1]
 
 
 # Refusals

@@ -95,12 +95,19 @@ def enrolled(participant: Participant, terms: Terms) -> Participant:
     return participant
 
 
+def masked(make_terms: Make, **changes: Any) -> Terms:
+    return make_terms(Mode.MASKED, **{"threshold": 5, "colluders": 1, **changes})
+
+
+def vouched(participant: Participant, terms: Terms, token: bytes = NO_TOKEN) -> bytes:
+    return write_voucher(participant.request(terms), terms.hash, token, KEY)
+
+
 def answer(participant: Participant, terms: Terms, round_: int, weights: bytes) -> object:
     """Return what a client sends in a round, in any mode."""
     if not terms.mode.masks_sums:
         return participant.gradient_sum(terms, round_, weights)
-    voucher = write_voucher(participant.request(terms), terms.hash, NO_TOKEN, KEY)
-    return participant.masked_sum(terms, round_, weights, voucher)
+    return participant.masked_sum(terms, round_, weights, vouched(participant, terms))
 
 
 def refused(action: Callable[[], object]) -> Refusal:
