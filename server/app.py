@@ -39,15 +39,15 @@ from coinflower.learning import (
 from coinflower.learning.models.saving import MODEL
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
-from coinflower.server.attendance import Attendance, StoppedError, TooFewClientsError
 from coinflower.server.checkpoint import INSECURE, CheckpointFolder, Vector, write_atomically
-from coinflower.server.echoes import Echoes
+from coinflower.server.clients.attendance import Attendance, StoppedError, TooFewClientsError
+from coinflower.server.clients.echoes import Echoes
+from coinflower.server.clients.roster import SizeLimits
 from coinflower.server.evaluations import Evaluations
 from coinflower.server.grid import PromptGrid
 from coinflower.server.journal import Journal, RoundReport
 from coinflower.server.masked.opening import NotaryError
 from coinflower.server.pace import Pace
-from coinflower.server.roster import SizeLimits
 from coinflower.server.rounds import Rounds
 from coinflower.server.settings import Settings, load_settings
 from coinflower.server.sole_use import sole_use

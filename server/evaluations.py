@@ -17,13 +17,13 @@ from coinflower.learning.queries.evaluation import Evaluation, usual_evaluation
 from coinflower.protocol.query import MetricName
 from coinflower.protocol.strict import Count, Listed, Positive, Probability, strict
 from coinflower.protocol.terms import Terms
-from coinflower.server.attendance import Attendance, TooFewClientsError
 from coinflower.server.checkpoint import CheckpointFolder, Vector
-from coinflower.server.echoes import Echoes
+from coinflower.server.clients.attendance import Attendance, TooFewClientsError
+from coinflower.server.clients.echoes import Echoes
+from coinflower.server.clients.roster import SizeLimits
 from coinflower.server.grid import PromptGrid
 from coinflower.server.masked.opening import NotaryError
 from coinflower.server.pace import Pace
-from coinflower.server.roster import SizeLimits
 from coinflower.server.rounds import Rounds
 
 logger = logging.getLogger("coinflower.server")

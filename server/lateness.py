@@ -12,7 +12,7 @@ from flwr.app import Message
 
 from coinflower.accounting.errors import UserError
 from coinflower.protocol.modes import Mode
-from coinflower.server.echoes import Echoes
+from coinflower.server.clients.echoes import Echoes
 from coinflower.server.grid import Pending, PromptGrid
 
 logger = logging.getLogger("coinflower.server")

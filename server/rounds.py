@@ -16,18 +16,18 @@ from coinflower.learning import Randomness
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import RunningSum
-from coinflower.server.attendance import Attendance
 from coinflower.server.checkpoint import CheckpointFolder, Vector
-from coinflower.server.echoes import Echoes
+from coinflower.server.clients.attendance import Attendance
+from coinflower.server.clients.echoes import Echoes
+from coinflower.server.clients.invitations import Invitations
+from coinflower.server.clients.roster import Roster, SizeLimits
 from coinflower.server.grid import PromptGrid
-from coinflower.server.invitations import Invitations
 from coinflower.server.journal import RoundReport
 from coinflower.server.lateness import Enough, Lateness
 from coinflower.server.masked.masked_sum import MaskedSum
 from coinflower.server.masked.opening import Opening
 from coinflower.server.pace import Pace
 from coinflower.server.questions import question
-from coinflower.server.roster import Roster, SizeLimits
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -26,9 +26,9 @@ from coinflower.protocol.strict import (
 )
 from coinflower.protocol.terms import Terms
 from coinflower.server.checkpoint import write_atomically
+from coinflower.server.clients.roster import LARGEST_TOTAL_SIZE, SizeLimits
 from coinflower.server.evaluations import EvaluationSettings
 from coinflower.server.lateness import Enough
-from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
 
 _PATHS = ("state", "schema", "pretrained")
 # The sum of a round can hold no more.

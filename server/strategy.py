@@ -21,15 +21,15 @@ from coinflower.accounting.errors import UserError
 from coinflower.learning import Optimizer, Randomness, Update, mean_gradient
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
-from coinflower.server.attendance import Attendance
 from coinflower.server.checkpoint import Checkpoint, CheckpointFolder, Vector
-from coinflower.server.echoes import Echoes
+from coinflower.server.clients.attendance import Attendance
+from coinflower.server.clients.echoes import Echoes
+from coinflower.server.clients.roster import SizeLimits
 from coinflower.server.evaluations import Evaluations
 from coinflower.server.grid import PromptGrid
 from coinflower.server.journal import RoundReport
 from coinflower.server.lateness import Enough
 from coinflower.server.pace import Pace
-from coinflower.server.roster import SizeLimits
 from coinflower.server.rounds import Rounds
 
 logger = logging.getLogger("coinflower.server")

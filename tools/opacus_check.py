@@ -30,7 +30,7 @@ from coinflower.learning import (
     load_parameters,
     to_tensor,
 )
-from coinflower.protocol.choices import CLIP_NORM
+from coinflower.protocol.planning.choices import CLIP_NORM
 
 
 def train(comparison: Comparison, folder: Path, epsilon: float, rate: float) -> float:

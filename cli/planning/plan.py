@@ -32,19 +32,19 @@ from coinflower.cli.planning.tables import (
 )
 from coinflower.cli.privacy import SCHEME_HELP, warn_of_scheme
 from coinflower.deploy.terminal import say
-from coinflower.protocol.choices import Choice, weighing
-from coinflower.protocol.choices import chosen as chosen_of
-from coinflower.protocol.evaluation_price import EvaluationPrice, price_of_evaluations
 from coinflower.protocol.modes import Mode, parse_mode
 from coinflower.protocol.notary_key import notary_key
-from coinflower.protocol.planner import (
+from coinflower.protocol.planning.choices import Choice, weighing
+from coinflower.protocol.planning.choices import chosen as chosen_of
+from coinflower.protocol.planning.evaluation_price import EvaluationPrice, price_of_evaluations
+from coinflower.protocol.planning.planner import (
     Wishes,
     batch_for,
     batches,
     choices,
     with_everybody,
 )
-from coinflower.protocol.proposal import Proposal, propose
+from coinflower.protocol.planning.proposal import Proposal, propose
 from coinflower.protocol.unit import parse_unit
 
 if TYPE_CHECKING:

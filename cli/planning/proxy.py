@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coinflower.deploy.terminal import console
-from coinflower.protocol.choices import Choice
-from coinflower.protocol.planner import Wishes
+from coinflower.protocol.planning.choices import Choice
+from coinflower.protocol.planning.planner import Wishes
 
 if TYPE_CHECKING:
     from coinflower.experiments.studies.proxy import Tried

@@ -10,9 +10,9 @@ import typer
 
 from coinflower.accounting import validation
 from coinflower.accounting.errors import UserError
-from coinflower.protocol.choices import Choice
 from coinflower.protocol.modes import PRIVATE_MODES, Mode, parse_mode
-from coinflower.protocol.planner import (
+from coinflower.protocol.planning.choices import Choice
+from coinflower.protocol.planning.planner import (
     ACCURACY,
     PRIVACY,
     Wishes,

@@ -11,7 +11,7 @@ from coinflower.accounting.errors import UserError
 from coinflower.cli.options.learning import LearningOptions
 from coinflower.cli.options.model import parse_shape
 from coinflower.deploy.terminal import warn
-from coinflower.protocol.planner import USUAL_PARAMETERS
+from coinflower.protocol.planning.planner import USUAL_PARAMETERS
 from coinflower.protocol.policy import BUILT_IN_MODELS
 from coinflower.protocol.terms import CLASSIFICATION
 from coinflower.protocol.usual import usual_model

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from coinflower.accounting.rounding import rounded_up
 from coinflower.cli.output import number, print_table
 from coinflower.deploy.terminal import say
-from coinflower.protocol.choices import Choice
-from coinflower.protocol.evaluation_price import EvaluationPrice
-from coinflower.protocol.planner import Wishes
-from coinflower.protocol.proposal import Proposal
+from coinflower.protocol.planning.choices import Choice
+from coinflower.protocol.planning.evaluation_price import EvaluationPrice
+from coinflower.protocol.planning.planner import Wishes
+from coinflower.protocol.planning.proposal import Proposal
 
 if TYPE_CHECKING:
     from coinflower.experiments.studies.proxy import Tried

@@ -5,7 +5,7 @@ Run as ``python -m coinflower.deploy.flower.fenced_superlink``; takes the argume
 """
 
 from coinflower.deploy.core_dumps import forbid_core_dumps
-from coinflower.flower_internals.superlink import run_fenced_superlink
+from coinflower.flower_internals.superlink.program import run_fenced_superlink
 
 if __name__ == "__main__":
     forbid_core_dumps()

@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from coinflower.protocol import messages
-from coinflower.server.roster import SizeLimits
+from coinflower.server.clients.roster import SizeLimits
 
 OFFSET = 3.0
 """What all of them add to the last coordinate, in clip norms."""

@@ -31,8 +31,8 @@ from coinflower.notary.notary import Notary
 from coinflower.protocol import messages
 from coinflower.protocol.policy import Policy
 from coinflower.protocol.terms import Terms
-from coinflower.server.attendance import Attendance
 from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.clients.attendance import Attendance
 from coinflower.server.grid import PromptGrid
 from coinflower.server.strategy import RandomParticipation
 

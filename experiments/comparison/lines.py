@@ -12,8 +12,8 @@ from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.masked import chosen_shares
 from coinflower.accounting.mechanism import Round
 from coinflower.experiments.comparison.comparisons import DELTA, Comparison
-from coinflower.protocol.choices import CAPS, signal_left
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.planning.choices import CAPS, signal_left
 
 NO_PRIVACY = "no privacy"
 _WITHIN = 1.01

@@ -24,7 +24,7 @@ from coinflower.experiments.comparison.tables import (
     rows_of,
     write_results,
 )
-from coinflower.protocol.choices import CLIP_NORM
+from coinflower.protocol.planning.choices import CLIP_NORM
 
 OVERVIEW = "README.md"
 _BEGIN, _END = "<!-- the table begins -->", "<!-- the table ends -->"

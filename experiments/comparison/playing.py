@@ -21,8 +21,8 @@ from coinflower.experiments.simulator.request import NO_SCHEME, Request
 from coinflower.experiments.simulator.simulated_run import run_request
 from coinflower.experiments.studies.side_by_side import played_side_by_side
 from coinflower.experiments.studies.trainings import two_test_parts
-from coinflower.protocol.choices import CLIP_NORM
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.planning.choices import CLIP_NORM
 
 ANCHORS = LINES[:2]
 """What everything else is measured by, and begins its search for learning rates with."""

@@ -57,8 +57,8 @@ from coinflower.learning import (
     model_for,
     task_for,
 )
-from coinflower.protocol.choices import learning_rates, noise_share
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.planning.choices import learning_rates, noise_share
 from coinflower.server.checkpoint import write_atomically
 
 

@@ -16,9 +16,9 @@ from coinflower.experiments.simulator.request import Request
 from coinflower.experiments.simulator.simulated_run import run_request
 from coinflower.learning import Dataset, Update
 from coinflower.learning.data.persons import units_of
-from coinflower.protocol.choices import CLIP_NORM, Choice, learning_rates, update_for
 from coinflower.protocol.modes import Mode
-from coinflower.protocol.planner import Wishes
+from coinflower.protocol.planning.choices import CLIP_NORM, Choice, learning_rates, update_for
+from coinflower.protocol.planning.planner import Wishes
 from coinflower.protocol.unit import Unit
 
 _FACTOR = 2.0  # between two learning rates

@@ -17,12 +17,18 @@ from coinflower.accounting.ledger.ledger import BudgetExceededError, Ledger
 from coinflower.accounting.mechanism import Round
 from coinflower.cli.main import app
 from coinflower.learning import make_task
-from coinflower.protocol.evaluation_price import price_of_evaluations
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.protocol.notary_key import notary_line
-from coinflower.protocol.planner import ACCURACY, Wishes, batch_for, batches, suggested_delta
+from coinflower.protocol.planning.evaluation_price import price_of_evaluations
+from coinflower.protocol.planning.planner import (
+    ACCURACY,
+    Wishes,
+    batch_for,
+    batches,
+    suggested_delta,
+)
+from coinflower.protocol.planning.proposal import propose
 from coinflower.protocol.policy import Refusal, RefusedError, load_policy
-from coinflower.protocol.proposal import propose
 from coinflower.server.settings import load_settings
 
 WISHES = {"clients": 8, "d": 60, "rounds": 4, "epsilon": 2.0, "delta": 1e-4, "largest_p": 0.5}

@@ -12,7 +12,7 @@ from coinflower.accounting.analyses.names import SCHEMES
 from coinflower.accounting.composition.calibration import Split
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.cli.main import app
-from coinflower.protocol import planner
+from coinflower.protocol.planning import planner
 
 PROGRAM = Path(sys.executable).parent / "coinflower"
 SCENARIO_1 = "-p 0.001 -q 0.1 -d 30"

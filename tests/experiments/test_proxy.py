@@ -9,7 +9,7 @@ from coinflower.experiments.studies import proxy
 from coinflower.experiments.studies.proxy import tune
 from coinflower.learning import load_data, with_test_part
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
-from coinflower.protocol.planner import Wishes, choices
+from coinflower.protocol.planning.planner import Wishes, choices
 
 WISHES = Wishes(
     clients=50, d=60, rounds=3, epsilon=4.0, delta=1e-5, model="digits", parameters=2410

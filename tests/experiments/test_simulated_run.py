@@ -16,7 +16,7 @@ from coinflower.experiments.simulator.request import Request
 from coinflower.experiments.simulator.simulated_run import run_request
 from coinflower.experiments.simulator.simulation import STATE, read_state
 from coinflower.learning import Update, build_model, flatten_parameters, load_data
-from coinflower.protocol.choices import learning_rates
+from coinflower.protocol.planning.choices import learning_rates
 
 SMALL = Request(scenario="many-small", data="digits", model="digits", iterations=2)
 

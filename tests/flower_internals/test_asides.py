@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest
 
-from coinflower.flower_internals.asides import ObjectsAside, Pushed, drop_pulled, pulled
+from coinflower.flower_internals.superlink.asides import ObjectsAside, Pushed, drop_pulled, pulled
 
 OBJECT = bytes(range(256)) * 100
 PUSH, PULL = "/v1/fleet/push-object", "/v1/runtime/pull-object"

@@ -19,13 +19,13 @@ from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PushObjectRequ
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
 
-from coinflower.flower_internals.asides import ObjectsAside
-from coinflower.flower_internals.desk import Office, ServersDesk
-from coinflower.flower_internals.fence import Fence
 from coinflower.flower_internals.long_records import LongRecord
 from coinflower.flower_internals.names import name_in_answer
 from coinflower.flower_internals.riders import Riders, encoded_head, encoded_object, take_off
-from coinflower.flower_internals.store import NamedStore
+from coinflower.flower_internals.superlink.asides import ObjectsAside
+from coinflower.flower_internals.superlink.desk import Office, ServersDesk
+from coinflower.flower_internals.superlink.fence import Fence
+from coinflower.flower_internals.superlink.store import NamedStore
 
 LIAR, VICTIM = 7, 8
 ASKED = {LIAR: "17" * 32, VICTIM: "18" * 32}

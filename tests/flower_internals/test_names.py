@@ -19,7 +19,7 @@ from coinflower.flower_internals.names import (
     name_in_answer,
     name_questions,
 )
-from coinflower.flower_internals.store import NamedStore, taking
+from coinflower.flower_internals.superlink.store import NamedStore, taking
 
 FREE, OTHER = "ab" * 32, "cd" * 32
 QUESTION = "12" * 32

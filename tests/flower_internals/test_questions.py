@@ -13,7 +13,7 @@ from flwr.supercore.date import now
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.superlink.federation import NoOpFederationManager
 
-from coinflower.flower_internals.questions import OrderedLinkState
+from coinflower.flower_internals.superlink.questions import OrderedLinkState
 
 
 def _make(kind: type[InMemoryLinkState]) -> InMemoryLinkState:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from coinflower.flower_internals.asides import ObjectsAside, pull_or_wait, send_along
-from coinflower.flower_internals.bells import Bells
 from coinflower.flower_internals.riders import Riders, encoded_head, take_off
+from coinflower.flower_internals.superlink.asides import ObjectsAside, pull_or_wait, send_along
+from coinflower.flower_internals.superlink.bells import Bells
 
 PATH = "/v1/fleet/pull-messages"
 NODE = 7

@@ -27,13 +27,13 @@ from coinflower.protocol.objections import ObjectionError
 from coinflower.protocol.query import Query, QueryKind
 from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import RunningSum
+from coinflower.server.clients.invitations import _Block
+from coinflower.server.clients.roster import Roster
 from coinflower.server.grid import PromptGrid
-from coinflower.server.invitations import _Block
 from coinflower.server.masked.masked_sum import MaskedSum
 from coinflower.server.masked.notaries import Asked, Notaries
 from coinflower.server.masked.opening import Opening
 from coinflower.server.masked.vouching import Vouching, _Sent
-from coinflower.server.roster import Roster
 from tests.fuzz.fuzz_wire import body_of, framed, metadata, object_id, stored, tree_of
 from tests.support.builders import exchange_in_process, make_http_grid, make_terms
 from tests.support.notaries import KEY, NOTARY

@@ -10,8 +10,14 @@ from coinflower.accounting.composition.calibration import Split
 from coinflower.experiments.comparison.comparisons import COMPARISONS
 from coinflower.experiments.comparison.playing import cells_of
 from coinflower.experiments.comparison.record import TrainingRecord
-from coinflower.protocol.choices import CLIP_NORM, chosen, learning_rates, ranked, signal_left
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.planning.choices import (
+    CLIP_NORM,
+    chosen,
+    learning_rates,
+    ranked,
+    signal_left,
+)
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 FEDERATION = {"clients": 100, "d": 30, "batch": 30.0, "bytes_per_answer": 8}

@@ -8,7 +8,7 @@ from coinflower.accounting.analyses.certified import Certified
 from coinflower.accounting.composition.calibration import least_sigma
 from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.mechanism import Round
-from coinflower.protocol.evaluation_price import price_of_evaluations
+from coinflower.protocol.planning.evaluation_price import price_of_evaluations
 
 ROUND = Round(0.5, 0.2, 40, 1.0)
 LIMITS = {"rounds": 20, "epsilon": 2.0, "delta": 1e-4}

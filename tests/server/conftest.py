@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import coinflower.server.attendance
-import coinflower.server.roster
+import coinflower.server.clients.attendance
+import coinflower.server.clients.roster
 from coinflower.flower_internals.messages import as_task
 from tests.support.memory_grid import Federation, make_federation
 from tests.support.waiting import VirtualTime
@@ -28,9 +28,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
 
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(coinflower.server.roster, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(coinflower.server.roster, "_ASK_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(coinflower.server.attendance, "_WAIT_SECONDS", 0.005)
+    monkeypatch.setattr(coinflower.server.clients.roster, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(coinflower.server.clients.roster, "_ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(coinflower.server.clients.attendance, "_WAIT_SECONDS", 0.005)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with as_task():

@@ -19,8 +19,8 @@ from coinflower.learning import build_model, flatten_parameters, hash_of_weights
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.server.app import main, run
-from coinflower.server.attendance import TooFewClientsError
 from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.clients.attendance import TooFewClientsError
 from coinflower.server.journal import METRICS, Journal, MetricsReader, read_metrics, read_status
 from coinflower.server.settings import Settings, save_settings
 from tests.support import own_models

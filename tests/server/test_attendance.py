@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from coinflower.server.attendance import Attendance, TooFewClientsError
-from coinflower.server.roster import Roster
+from coinflower.server.clients.attendance import Attendance, TooFewClientsError
+from coinflower.server.clients.roster import Roster
 
 
 class _Arriving:

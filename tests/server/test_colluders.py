@@ -25,7 +25,7 @@ from coinflower.protocol import messages
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import RunningSum, cell_of, largest_norm
-from coinflower.server.roster import LARGEST_TOTAL_SIZE, SizeLimits
+from coinflower.server.clients.roster import LARGEST_TOTAL_SIZE, SizeLimits
 from tests.support.builders import make_terms, reply_of
 
 Make = Callable[..., Any]

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-import coinflower.server.roster
+import coinflower.server.clients.roster
 from coinflower.accounting.ledger.echo import NO_TOKEN, TOKEN_BYTES
 from coinflower.protocol import messages
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
 from coinflower.protocol.policy import Refusal, load_policy
-from coinflower.server.attendance import TooFewClientsError
 from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.clients.attendance import TooFewClientsError
 
 Make = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coinflower.server.roster, "_ASK_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(coinflower.server.roster, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(coinflower.server.clients.roster, "_ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(coinflower.server.clients.roster, "_LOOK_SECONDS", 0.05)
 
 
 class _StopError(Exception):

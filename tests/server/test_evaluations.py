@@ -14,8 +14,8 @@ from flwr.app import Array, ArrayRecord
 from coinflower.learning import SecureRandom, build_model, load_parameters, make_task
 from coinflower.protocol import messages
 from coinflower.protocol.modes import PRIVATE_MODES, Mode
-from coinflower.server.attendance import Attendance
 from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.clients.attendance import Attendance
 from coinflower.server.evaluations import Evaluations, EvaluationSettings
 from coinflower.server.grid import PromptGrid
 from coinflower.server.strategy import RandomParticipation

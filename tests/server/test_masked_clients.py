@@ -11,7 +11,7 @@ from flwr.app import Message
 
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
-from coinflower.server.attendance import TooFewClientsError
+from coinflower.server.clients.attendance import TooFewClientsError
 from tests.support.masked_rounds import FOUR, opened, stepped
 from tests.support.memory_grid import (
     NOTARY_NODE,

@@ -14,7 +14,7 @@ from coinflower.masking.vouchers import VOUCHER_BYTES
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.objections import Objection
-from coinflower.server.attendance import TooFewClientsError
+from coinflower.server.clients.attendance import TooFewClientsError
 from coinflower.server.masked.opening import NotaryError
 from tests.support.masked_rounds import FOUR, opened
 from tests.support.memory_grid import NOTARY_NODE, Deliver, asked_of, kind_of

@@ -13,7 +13,7 @@ from coinflower.masking.sealing import public_bytes
 from coinflower.masking.tickets import Occasion
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
-from coinflower.server.attendance import TooFewClientsError
+from coinflower.server.clients.attendance import TooFewClientsError
 from coinflower.server.masked.notaries import Asked, Notaries
 from tests.support.masked_rounds import FOUR, opened, stepped
 from tests.support.memory_grid import (

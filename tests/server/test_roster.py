@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-import coinflower.server.roster
+import coinflower.server.clients.roster
 from coinflower.accounting.ledger import stops as ledger_stops
 from coinflower.protocol.policy import Refusal, load_policy
 
@@ -23,8 +23,8 @@ def test_a_client_that_is_paused_at_the_start_joins_once_it_resumes(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(coinflower.server.roster, "_ASK_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(coinflower.server.roster, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(coinflower.server.clients.roster, "_ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(coinflower.server.clients.roster, "_LOOK_SECONDS", 0.05)
     run = federation(sizes=(12,), rounds=3)
     (policy,) = run.grid.policies.values()
     ledger = load_policy(policy).ledger
@@ -43,8 +43,8 @@ def test_a_client_that_is_paused_at_the_start_joins_once_it_resumes(
 def test_a_client_whose_ledger_is_out_of_order_joins_once_it_is_in_order(
     federation: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coinflower.server.roster, "_ASK_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(coinflower.server.roster, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(coinflower.server.clients.roster, "_ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(coinflower.server.clients.roster, "_LOOK_SECONDS", 0.05)
     run = federation(sizes=(12,), rounds=3)
     (policy,) = run.grid.policies.values()
     ledger = load_policy(policy).ledger
@@ -63,5 +63,7 @@ def test_two_questions_of_the_same_content_have_no_hash_in_common(
     federation: Callable[..., Any],
 ) -> None:
     terms = federation().terms
-    first, second = (coinflower.server.roster.question(terms, {"round": 1}) for _ in range(2))
+    first, second = (
+        coinflower.server.clients.roster.question(terms, {"round": 1}) for _ in range(2)
+    )
     assert not get_all_nested_objects(first).keys() & get_all_nested_objects(second).keys()

@@ -12,7 +12,7 @@ from flwr.app import Error, Message
 
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
-from coinflower.server.attendance import TooFewClientsError
+from coinflower.server.clients.attendance import TooFewClientsError
 from tests.support.memory_grid import (
     EVERYTHING,
     Deliver,

@@ -13,7 +13,7 @@ from coinflower.learning import build_model, clipped_gradient_sum, load_paramete
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import Refusal
 from coinflower.server.app import require_ready
-from coinflower.server.attendance import TooFewClientsError
+from coinflower.server.clients.attendance import TooFewClientsError
 from coinflower.server.settings import Settings, load_settings, save_settings
 from tests.support import tables
 from tests.support.memory_grid import Federation, make_federation

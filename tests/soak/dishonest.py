@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 from coinflower.server.aggregation import largest_norm
-from coinflower.server.roster import SizeLimits
+from coinflower.server.clients.roster import SizeLimits
 from tests.soak.machine import run_nodes
 
 LARGEST = SizeLimits().each

@@ -37,12 +37,12 @@ from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import Terms
-from coinflower.server.attendance import Attendance
 from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.clients.attendance import Attendance
+from coinflower.server.clients.roster import SizeLimits
 from coinflower.server.grid import PromptGrid
 from coinflower.server.journal import RoundReport
 from coinflower.server.lateness import Enough
-from coinflower.server.roster import SizeLimits
 from coinflower.server.strategy import RandomParticipation
 from tests.support.builders import make_owner, make_terms
 from tests.support.notaries import make_notary, signing_keys

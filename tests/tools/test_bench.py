@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from tools.bench import BENCHMARKS, as_cells, as_markdown, describe_machine, measured
+from tools.bench.table import BENCHMARKS, as_cells, as_markdown, describe_machine, measured
 
 ROWS = [
     {"measure": "time / bare", "value": 1.2345, "limit": 3.0, "met": True},

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tools import bench_scale
-from tools.bench_scale import (
+from tools.bench import scale
+from tools.bench.scale import (
     BEGIN,
     END,
     PAGE,
@@ -49,9 +49,9 @@ def test_no_cost_is_negative():
 def test_the_table_is_put_in_place_of_the_one_that_was_there(tmp_path, monkeypatch):
     page = tmp_path / "scale.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    monkeypatch.setattr(bench_scale, "PAGE", page)
+    monkeypatch.setattr(scale, "PAGE", page)
     for _ in range(2):
-        bench_scale.write_page(SERIES, "a machine")
+        scale.write_page(SERIES, "a machine")
     text = page.read_text()
     assert text == f"before\n{BEGIN}\n{as_markdown(SERIES, 'a machine')}\n{END}\nafter\n"
     assert (

@@ -16,8 +16,8 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.superlink.cli import flower_superlink
 
-from coinflower.flower_internals.questions import OrderedLinkState
-from coinflower.flower_internals.superlink import put_up_fence
+from coinflower.flower_internals.superlink.program import put_up_fence
+from coinflower.flower_internals.superlink.questions import OrderedLinkState
 
 MESSAGE, FETCHED, OBJECT, TRAFFIC, RUNTIME = "message", "fetched", "object", "traffic", "runtime"
 POLL, HEARTBEAT = "poll", "heartbeat"

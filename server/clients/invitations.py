@@ -11,9 +11,9 @@ from flwr.app import Message
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.clients.roster import Roster
 from coinflower.server.grid import Pending, PromptGrid
 from coinflower.server.questions import question
-from coinflower.server.roster import Roster
 
 logger = logging.getLogger("coinflower.server")
 

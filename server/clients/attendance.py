@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from coinflower.server.roster import Roster
+from coinflower.server.clients.roster import Roster
 
 logger = logging.getLogger("coinflower.server")
 

@@ -35,17 +35,17 @@ from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
 from flwr.server.superlink.linkstate import LinkState
 from flwr.supercore.object_store import ObjectStore
 
-from coinflower.flower_internals.asides import (
+from coinflower.flower_internals.messages import object_ids
+from coinflower.flower_internals.names import name_in_answer
+from coinflower.flower_internals.superlink.asides import (
     Pushed,
     came_along,
     drop_pulled,
     offer_free_names,
     pull_or_wait,
 )
-from coinflower.flower_internals.desk import Office, send_short_ones_along, store_along
-from coinflower.flower_internals.messages import object_ids
-from coinflower.flower_internals.names import name_in_answer
-from coinflower.flower_internals.store import taking
+from coinflower.flower_internals.superlink.desk import Office, send_short_ones_along, store_along
+from coinflower.flower_internals.superlink.store import taking
 
 logger = logging.getLogger("coinflower.server")
 

@@ -4,7 +4,7 @@ CPU time on one thread at the paper's mean batch of 70 and on its network; what 
 turns. Opacus' standard loop (``PrivacyEngine``, its Poisson loader and hooks) gets the smaller data
 set, on which its loader is fastest.
 
-Run with ``python -m tools.bench_simulator``.
+Run with ``python -m tools.bench.simulator``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Step = Callable[[], object]
 
 
 def run(*, repetitions: int = 150) -> list[dict[str, Any]]:
-    """Measure everything; see ``tools.bench`` for what the rows mean.
+    """Measure everything; see ``tools.bench.table`` for what the rows mean.
 
     Args:
         repetitions: Turns of every step that is compared.

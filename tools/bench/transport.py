@@ -8,7 +8,7 @@ A round also computes. What of that nothing can be sent beside is measured on it
 process: the gradient of one client, the addition of the last sum, and the noise. The rest of the
 computing counts as transport here, even where it happens at the same time.
 
-Run with ``python -m tools.bench_transport``; needs Linux.
+Run with ``python -m tools.bench.transport``; needs Linux.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from coinflower.learning import (
     flatten_parameters,
     load_parameters,
 )
-from tools.federations import Watched, watch
+from tools.bench.federations import Watched, watch
 
 MILLIONS = (0.2, 1, 5, 11)
 MOST_TIMES_BARE = 3.0
@@ -53,7 +53,7 @@ def model(classes):
 
 
 def run() -> list[dict[str, Any]]:
-    """Measure everything; see ``tools.bench`` for what the rows mean."""
+    """Measure everything; see ``tools.bench.table`` for what the rows mean."""
     return [row for millions in MILLIONS for row in _rows(millions)]
 
 

@@ -3,7 +3,7 @@
 CPU time on one thread of `coinflower.learning.clipped_gradient_sum`, as a ratio to the sum over
 records: with layers whose gradients are kept in books, and with Opacus' per-sample gradients.
 
-Run with ``python -m tools.bench_persons``.
+Run with ``python -m tools.bench.persons``.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from opacus.layers import DPGRU
 from torch import nn
 
 from coinflower.learning import build_model, clipped_gradient_sum
-from tools.bench_simulator import take_turns
+from tools.bench.simulator import take_turns
 
 CLASSES = 62
 CLIP_NORM = 1.0

@@ -4,7 +4,7 @@ CPU time on one thread, as a ratio to Opacus on a model of the same layers and s
 ghost-clip recurrent layers, so that its `DPGRU` goes through its per-sample gradients; and it does
 not allow what works in place, so that its ResNet is one without.
 
-Run with ``python -m tools.bench_models``.
+Run with ``python -m tools.bench.models``.
 """
 
 import copy
@@ -18,8 +18,8 @@ from opacus.layers import DPGRU
 from torch import nn
 
 from coinflower.learning import build_model, clipped_gradient_sum
-from tools.bench_clipped import CLIP_NORM, opacus_ghost
-from tools.bench_simulator import Step, take_turns
+from tools.bench.clipped import CLIP_NORM, opacus_ghost
+from tools.bench.simulator import Step, take_turns
 
 CLASSES = 10
 WORDS = 2000

@@ -21,7 +21,6 @@ from typing import Any
 from flwr.proto.message_pb2 import PullObjectResponse, PushObjectRequest
 from starlette.concurrency import run_in_threadpool
 
-from coinflower.flower_internals.bells import Bell, Bells
 from coinflower.flower_internals.long_fields import LONG_BYTES, Buffer, field_head, take_out
 from coinflower.flower_internals.objects import PULL_PATH, PULLED_CONTENT, PUSH_PATH, PUSHED_CONTENT
 from coinflower.flower_internals.riders import (
@@ -32,6 +31,7 @@ from coinflower.flower_internals.riders import (
     encoded_object,
     take_off,
 )
+from coinflower.flower_internals.superlink.bells import Bell, Bells
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]

@@ -13,11 +13,11 @@ from flwr.superlink.cli import flower_superlink
 from flwr.superlink.servicer.fleet import fleet_handlers
 from flwr.superlink.servicer.runtime import runtime_handlers
 
-from coinflower.flower_internals.asides import ObjectsAside, pulled
-from coinflower.flower_internals.desk import Office, ServersDesk
-from coinflower.flower_internals.fence import Fence
-from coinflower.flower_internals.questions import OrderedLinkState
-from coinflower.flower_internals.store import NamedStore
+from coinflower.flower_internals.superlink.asides import ObjectsAside, pulled
+from coinflower.flower_internals.superlink.desk import Office, ServersDesk
+from coinflower.flower_internals.superlink.fence import Fence
+from coinflower.flower_internals.superlink.questions import OrderedLinkState
+from coinflower.flower_internals.superlink.store import NamedStore
 
 _FENCED = (
     "deactivate_node",

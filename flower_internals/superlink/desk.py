@@ -21,18 +21,18 @@ from flwr.proto.runtime_pb2 import (
 )
 from flwr.server.superlink.linkstate import LinkState
 
-from coinflower.flower_internals.asides import (
+from coinflower.flower_internals.long_fields import Buffer
+from coinflower.flower_internals.messages import object_ids
+from coinflower.flower_internals.riders import MOST_RIDING_BYTES
+from coinflower.flower_internals.superlink.asides import (
     Pushed,
     came_along,
     offer_free_names,
     pull_or_wait,
     send_along,
 )
-from coinflower.flower_internals.bells import Bells
-from coinflower.flower_internals.long_fields import Buffer
-from coinflower.flower_internals.messages import object_ids
-from coinflower.flower_internals.riders import MOST_RIDING_BYTES
-from coinflower.flower_internals.store import taking
+from coinflower.flower_internals.superlink.bells import Bells
+from coinflower.flower_internals.superlink.store import taking
 
 _MOST_RIDING_TOGETHER = 1 << 23
 

@@ -13,8 +13,8 @@ from coinflower.accounting.analyses.analysis import Analysis
 from coinflower.accounting.composition.calibration import splits_for_batch
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.masked import chosen_shares
-from coinflower.protocol.choices import Choice, caps_for, ranked
 from coinflower.protocol.modes import Mode
+from coinflower.protocol.planning.choices import Choice, caps_for, ranked
 from coinflower.protocol.unit import Unit
 
 PRIVACY = {"strict": 1.0, "balanced": 3.0, "loose": 8.0}

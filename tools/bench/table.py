@@ -27,20 +27,20 @@ from rich.console import Console
 from rich.table import Table
 
 BENCHMARKS = (
-    "tools.bench_accounting",
-    "tools.bench_clipped",
-    "tools.bench_large_batches",
-    "tools.bench_masked",
-    "tools.bench_models",
-    "tools.bench_noise",
-    "tools.bench_persons",
-    "tools.bench_rounds",
-    "tools.bench_scale",
-    "tools.bench_simulator",
-    "tools.bench_transport",
+    "tools.bench.accounting",
+    "tools.bench.clipped",
+    "tools.bench.large_batches",
+    "tools.bench.masked",
+    "tools.bench.models",
+    "tools.bench.noise",
+    "tools.bench.persons",
+    "tools.bench.rounds",
+    "tools.bench.scale",
+    "tools.bench.simulator",
+    "tools.bench.transport",
 )
 COLUMNS = ("what", "value", "limit", "met")
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
 
 def as_cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -119,7 +119,3 @@ def main() -> None:
     PAGE.write_text(as_markdown(rows, machine))
     if any(row["met"] is False for row in rows):
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

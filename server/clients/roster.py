@@ -14,12 +14,12 @@ from coinflower.protocol import messages
 from coinflower.protocol.foreign import quoted
 from coinflower.protocol.policy import Refusal
 from coinflower.protocol.terms import Terms
-from coinflower.server.echoes import Echoes
+from coinflower.server.clients.echoes import Echoes
+from coinflower.server.clients.room import Room
 from coinflower.server.grid import PromptGrid
 from coinflower.server.masked.notaries import Notaries
 from coinflower.server.masked.vouching import Vouching
 from coinflower.server.questions import question
-from coinflower.server.room import Room
 
 logger = logging.getLogger("coinflower.server")
 

@@ -3,7 +3,7 @@
 The round is what a client does for one: draw a Poisson sample, sum its clipped gradients through
 the paper's network, draw noise and add it. Measured in turns with the same sum without a lattice.
 
-Run with ``python -m tools.bench_noise``.
+Run with ``python -m tools.bench.noise``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TURNS = 30
 
 
 def run() -> list[dict[str, Any]]:
-    """Measure everything; see ``tools.bench`` for what the rows mean."""
+    """Measure everything; see ``tools.bench.table`` for what the rows mean."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

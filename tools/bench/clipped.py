@@ -3,7 +3,7 @@
 CPU time on one thread, against the ordinary backward pass without privacy and against Opacus'
 two ways of clipping. Memory is the peak of a process that does nothing else (Linux only).
 
-Run with ``python -m tools.bench_clipped``.
+Run with ``python -m tools.bench.clipped``.
 """
 
 import copy
@@ -169,8 +169,8 @@ def _flat_gradient(model: nn.Module) -> torch.Tensor:
 
 
 def _memory_in_process(samples: int) -> float:
-    command = [sys.executable, "-m", "tools.bench_clipped", "--memory", str(samples)]
-    root = Path(__file__).resolve().parents[1]
+    command = [sys.executable, "-m", "tools.bench.clipped", "--memory", str(samples)]
+    root = Path(__file__).resolve().parents[2]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root)
     return float(json.loads(done.stdout))
 

@@ -5,7 +5,7 @@ records: one on the model as torch makes it, and one in the faster layout of mem
 channels last. Threads are compared by the clock, so that row means something on a machine with two
 free cores only. The paper's full size is played for a while and extrapolated.
 
-Run with ``python -m tools.bench_large_batches``.
+Run with ``python -m tools.bench.large_batches``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coinflower.experiments.simulator.simulation import generator_of
 from coinflower.experiments.simulator.simulator import Scenario, Simulator
 from coinflower.learning import Dataset, SecureRandom, Update, build_model
 from coinflower.protocol.modes import Mode
-from tools.bench_simulator import Step, at_least, figure, take_turns
+from tools.bench.simulator import Step, at_least, figure, take_turns
 
 BATCHES = (1000, 6000)
 CLIENTS = 2000
@@ -41,7 +41,7 @@ _WARM_UP = 2
 
 
 def run(*, repetitions: int = 30) -> list[dict[str, Any]]:
-    """Measure everything; see ``tools.bench`` for what the rows mean.
+    """Measure everything; see ``tools.bench.table`` for what the rows mean.
 
     Args:
         repetitions: Turns of every step at the smaller batch; a third of it at the larger one.

@@ -5,8 +5,8 @@ one process, each with a ledger and data of its own. From outside we read what e
 the processor and of memory. One series asks ever more clients, the other enrols ever more and asks
 about five of them, so that the two costs can be told apart.
 
-Run with ``python -m tools.bench_scale``, which also writes the table in docs/scale.md; sizes may be
-named, as in ``python -m tools.bench_scale 10 50``.
+Run with ``python -m tools.bench.scale``, which also writes the table in docs/scale.md; sizes may be
+named, as in ``python -m tools.bench.scale 10 50``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "scale.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "scale.md"
 BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 MOST_GROWTH_WITH_ENROLLED = 2.0
 _LOOK_SECONDS = 0.2
@@ -223,7 +223,7 @@ def as_markdown(outcomes: Sequence[Outcome], machine: str) -> str:
     """Return the table of measured rounds, and the model that fits them."""
     model, invitation = fit(outcomes), fit_invitation(outcomes)
     lines = [
-        f"Written by `python -m tools.bench_scale`: {machine}.",
+        f"Written by `python -m tools.bench.scale`: {machine}.",
         "",
         "| nodes | enrolled | p | asked per round | s per round | the model says "
         "| s until the first round | CPU s per round: SuperLink | ServerApp | nodes "
@@ -263,7 +263,7 @@ def write_page(outcomes: Sequence[Outcome], machine: str) -> None:
 
 
 def run() -> list[dict[str, Any]]:
-    """Measure all sizes, write the page, and return rows; see ``tools.bench``."""
+    """Measure all sizes, write the page, and return rows; see ``tools.bench.table``."""
     outcomes = _measure_all(SIZES)
     few = next(one for one in outcomes if one.size.clients == 50 and one.size.p < 0.5)
     many = outcomes[-1]
@@ -289,7 +289,7 @@ def run() -> list[dict[str, Any]]:
 
 
 def _measure_all(sizes: Sequence[Size]) -> list[Outcome]:
-    from tools.bench import describe_machine
+    from tools.bench.table import describe_machine
 
     load = os.getloadavg()[0]
     outcomes = []

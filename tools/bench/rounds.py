@@ -5,14 +5,14 @@ its pause of 3 s between two looks for replies), blocks of ten invitations again
 from 10 to 200 nodes. CPU is that of all processes, beside what a bare ``/health`` request to a
 SuperLink takes in the same run.
 
-Run with ``python -m tools.bench_rounds``.
+Run with ``python -m tools.bench.rounds``.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tools.federations import CLIENTS, Watched, cpu_of_a_health_request, watch
+from tools.bench.federations import CLIENTS, Watched, cpu_of_a_health_request, watch
 
 LEAST_SPEEDUP_OVER_STOCK = 35.0
 LEAST_SPEEDUP_OF_BLOCKS = 1.5
@@ -25,7 +25,7 @@ NODES = (50, 100, 200)
 
 
 def run() -> list[dict[str, Any]]:
-    """Measure everything; see ``tools.bench`` for what the rows mean."""
+    """Measure everything; see ``tools.bench.table`` for what the rows mean."""
     health = cpu_of_a_health_request()
     ours = _federation(clients=10, rounds=20, p=0.5)
     stock = _federation(10, 4, 0.5, extra=("--nodes", "stock", "--poll-seconds", "3"))

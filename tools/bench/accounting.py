@@ -43,7 +43,7 @@ def run(*, repetitions: int = 15) -> list[dict[str, Any]]:
         repetitions: How often each side of a comparison runs; medians are compared.
 
     Returns:
-        Rows as ``tools.bench`` describes them.
+        Rows as ``tools.bench.table`` describes them.
     """
     # Beside the project, since a temporary folder may lie in memory and sync nothing.
     with tempfile.TemporaryDirectory(dir=".", prefix=".bench-") as folder:

@@ -16,10 +16,10 @@ from coinflower.accounting.composition.compose import epsilon_after
 from coinflower.accounting.errors import UserError
 from coinflower.accounting.ledger.entries import Budget
 from coinflower.accounting.mechanism import Round
-from coinflower.protocol.choices import CLIP_NORM, learning_rates, noise_share, update_for
-from coinflower.protocol.evaluation_price import EvaluationPrice, priced
 from coinflower.protocol.masked_terms import masked_fields
-from coinflower.protocol.planner import Wishes
+from coinflower.protocol.planning.choices import CLIP_NORM, learning_rates, noise_share, update_for
+from coinflower.protocol.planning.evaluation_price import EvaluationPrice, priced
+from coinflower.protocol.planning.planner import Wishes
 from coinflower.protocol.policy import Policy
 from coinflower.protocol.query import QueryKind
 from coinflower.protocol.strict import Option

@@ -4,7 +4,7 @@ A client's round is that of the shipped participant with policy, data and ledger
 paper's network, a batch of 70. The notary opens a round of a thousand clients, signatures, seals
 and its record included. Whole rounds go through the command line.
 
-Run with ``python -m tools.bench_masked``.
+Run with ``python -m tools.bench.masked``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from coinflower.learning import count_parameters, model_of
 from coinflower.masking.tickets import Occasion, write_ticket
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.terms import Terms
-from tools.bench_rounds import seconds_per_round
-from tools.bench_simulator import take_turns
+from tools.bench.rounds import seconds_per_round
+from tools.bench.simulator import take_turns
 
 MOST_CLIENT_CPU = 1.15
 MOST_MESSAGE = 1.1
@@ -42,7 +42,7 @@ _NODES, _ROUNDS = 10, 20
 
 
 def run() -> list[dict[str, Any]]:
-    """Measure everything; see ``tools.bench`` for what the rows mean."""
+    """Measure everything; see ``tools.bench.table`` for what the rows mean."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,0 +1,1 @@
+"""A training planned from what a person knows and wishes."""

@@ -1,0 +1,1 @@
+"""Who is in an experiment: who enrolled and is there, whom to invite, what each has told."""

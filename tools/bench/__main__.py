@@ -1,0 +1,5 @@
+"""All benchmarks: ``python -m tools.bench``."""
+
+from tools.bench.table import main
+
+main()
