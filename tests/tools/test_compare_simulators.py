@@ -24,7 +24,7 @@ def test_the_memory_of_a_command_is_that_of_all_processes_below_it():
             assert os.getpid() not in below
             assert all(_memory(pid) > 0 for pid in below)
         finally:
-            for pid in reversed(below):
+            for pid in below:  # from the top: whoever waits for another ends with it
                 os.kill(pid, 9)
     assert _memory(running.pid) == 0
     assert list(_descendants(running.pid)) == [running.pid]
