@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import httpx
 
+from coinflower.flower_internals.direct import DirectTransport
+
 if TYPE_CHECKING:
     from flwr.supercore.protobuf.client import ProtobufClient, ProtobufClientInterceptor
 
@@ -50,5 +52,17 @@ def make_client(
     client._base_url = url.rstrip("/")
     client._interceptors = tuple(interceptors)
     client._retry_invoker = None
-    client._client = httpx.Client(verify=verify, timeout=timeout, proxy=proxy, trust_env=False)
+    direct = DirectTransport(verify) if proxy is None else None
+    client._client = httpx.Client(
+        transport=direct, verify=verify, timeout=timeout, proxy=proxy, trust_env=False
+    )
     return client
+
+
+def connect_directly(client: ProtobufClient, verify: ssl.SSLContext | bool) -> None:
+    """Let a client that Flower made connect as those of `make_client` do, without a proxy."""
+    before = client._client
+    client._client = httpx.Client(
+        transport=DirectTransport(verify), timeout=before.timeout, trust_env=False
+    )
+    before.close()

@@ -21,6 +21,7 @@ from flwr.proto.message_pb2 import (
 from flwr.supercore.protobuf.client import ProtobufRequestContext, _buffer_error_response
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
+from coinflower.flower_internals.direct import READ_INTO
 from coinflower.flower_internals.long_fields import Buffer, field_head, take_out
 from coinflower.flower_internals.riders import Riders, encoded_head, encoded_object, take_off
 
@@ -208,6 +209,10 @@ def _read(response: httpx.Response) -> bytearray:
     stated = response.headers.get("content-length", "")
     size = int(stated) if stated.isascii() and stated.isdigit() and len(stated) < 12 else 0
     received, filled = bytearray(min(size, _MOST_RESERVED_BYTES)), 0
+    read_into = response.extensions.get(READ_INTO)
+    if read_into and 0 < size == len(received) and "content-encoding" not in response.headers:
+        read_into(memoryview(received))
+        return received
     for part in response.iter_bytes():
         received[filled : filled + len(part)] = part
         filled += len(part)

@@ -22,6 +22,7 @@ from flwr.proto.runtime_pb2 import (
     PushAppMessagesResponse,
 )
 
+from coinflower.flower_internals.connections import connect_directly, trust
 from coinflower.flower_internals.long_fields import Buffer
 from coinflower.flower_internals.long_records import read_object
 from coinflower.flower_internals.messages import Departure, lost_reply, object_ids, set_message_id
@@ -69,6 +70,9 @@ class Messenger:
 
         self._grid = grid
         self._http = grid if isinstance(grid, HttpGrid) else None
+        if self._http is not None:
+            verify = False if self._http._insecure else trust(self._http._cert)
+            connect_directly(self._http._runtime_client, verify)
         self._done: list[str] = []
         self.waits = False
         self._free_names = False

@@ -32,6 +32,7 @@ from coinflower.flower_internals.riders import (
     take_off,
 )
 from coinflower.flower_internals.superlink.bells import Bell, Bells
+from coinflower.flower_internals.superlink.bodies import LONG_BODY, LongBody
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -40,10 +41,11 @@ Application = Callable[[Event, Receive, Send], Awaitable[None]]
 
 _APIS = ("fleet", "runtime")
 _PUSHES = frozenset(PUSH_PATH.format(api=api) for api in _APIS)
-_CALLS = _PUSHES | frozenset(
+CALLS = _PUSHES | frozenset(
     [PULL_PATH.format(api=api) for api in _APIS]
     + [f"/v1/{api}/{call}" for api in _APIS for call in (PUSH_MESSAGES, PULL_MESSAGES)]
 )
+"""Paths of the calls that objects and riders come and go with."""
 _MOST_RESERVED_BYTES = 1 << 30
 
 
@@ -86,7 +88,7 @@ class ObjectsAside:
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """Handle a request."""
         path = scope.get("path")
-        if path not in _CALLS:
+        if path not in CALLS:
             await self._app(scope, receive, send)
             return
         aside = _Aside(Bell())
@@ -106,6 +108,9 @@ class ObjectsAside:
 
 async def _body(scope: Event, receive: Receive) -> bytearray | None:
     """Return the body of a request; None if the caller has gone."""
+    if LONG_BODY in scope:
+        long: LongBody = scope.pop(LONG_BODY)
+        return await long.whole()
     stated = dict(scope.get("headers", ())).get(b"content-length", b"")
     size = int(stated) if stated.isdigit() and len(stated) < 12 else 0
     body = bytearray(min(size, _MOST_RESERVED_BYTES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,10 @@ from flwr.superlink import main
 from flwr.superlink.cli import flower_superlink
 from flwr.superlink.servicer.fleet import fleet_handlers
 from flwr.superlink.servicer.runtime import runtime_handlers
+from uvicorn.protocols.http import auto
 
-from coinflower.flower_internals.superlink.asides import ObjectsAside, pulled
+from coinflower.flower_internals.superlink.asides import CALLS, ObjectsAside, pulled
+from coinflower.flower_internals.superlink.bodies import LongBodyProtocol
 from coinflower.flower_internals.superlink.desk import Office, ServersDesk
 from coinflower.flower_internals.superlink.fence import Fence
 from coinflower.flower_internals.superlink.questions import OrderedLinkState
@@ -55,6 +58,7 @@ def put_up_fence() -> None:
     for module in (fleet_handlers, runtime_handlers):
         vars(module)["PullObjectResponse"] = pulled
     vars(main)["create_app"] = create
+    vars(auto)["AutoHTTPProtocol"] = functools.partial(LongBodyProtocol, paths=CALLS)
     vars(object_store_factory)["InMemoryObjectStore"] = NamedStore
     vars(linkstate_factory)["InMemoryLinkState"] = OrderedLinkState
 
