@@ -8,6 +8,7 @@ sees httpx, its errors included.
 from __future__ import annotations
 
 import contextlib
+import http
 import http.client
 import selectors
 import socket
@@ -169,7 +170,10 @@ class _Line:
         """Return the answer, its body still unread."""
         with _told_as(httpx.ReadError, httpx.ReadTimeout):
             self.connection.sock.settimeout(timeout)
-            return self.connection.getresponse()
+            answer = self.connection.getresponse()
+        if answer.status == http.HTTPStatus.OK and answer.length is None and not answer.chunked:
+            raise httpx.RemoteProtocolError("the answer is cut off")  # in its head, for all we know
+        return answer
 
     def is_reusable(self, answer: http.client.HTTPResponse) -> bool:
         """Return whether the connection can take another request once an answer is done with."""

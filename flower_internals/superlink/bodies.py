@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -103,7 +103,7 @@ class LongBodyProtocol(HttpToolsProtocol):
             body = LongBody(self, size, self.cycle.body)
             self.cycle.body = bytearray()
             self.cycle.message_event.clear()
-            self.cycle.scope.update({LONG_BODY: body})  # type: ignore[typeddict-unknown-key]
+            cast(dict[str, Any], self.cycle.scope)[LONG_BODY] = body
             self.flow.resume_reading()
             self.transport.set_protocol(body)
 
