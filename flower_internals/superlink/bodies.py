@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Collection
 from typing import Any, cast
 
-import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 LONG_BODY = "coinflower.long_body"
@@ -121,6 +120,6 @@ class LongBodyProtocol(HttpToolsProtocol):
     def go_on(self) -> None:
         """Be at the end of the connection again, for the next request."""
         self.cycle.more_body = False
-        self.parser = httptools.HttpRequestParser(self)
+        self.parser = type(self.parser)(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.transport.set_protocol(self)
