@@ -242,11 +242,14 @@ def _encoded(
 def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
     """Replace a file so that after a crash it has either the old or the new content, complete."""
     draft = path.with_name(path.name + ".draft")
-    with draft.open("wb") as file:
-        file.writelines([content] if isinstance(content, bytes) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("wb") as file:
+            file.writelines([content] if isinstance(content, bytes) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:  # a full disk does not name the file
+        raise OSError(error.errno, error.strerror, str(path)) from error
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -70,9 +70,15 @@ def stop(name: Name, folder: Folder = DEFAULT_FOLDER) -> None:
 def resume(name: Name, folder: Folder = DEFAULT_FOLDER) -> None:
     """Let an experiment go on after a stop or a failure, with the next unused round."""
     from coinflower.deploy.machines.queue import ExperimentQueue
+    from coinflower.deploy.machines.standing import running_in
 
     os.umask(FOR_THE_OWNER_ONLY)
-    ExperimentQueue(folder).release(name)
+    queue = ExperimentQueue(folder)
+    at_work = name in running_in(folder) and not queue.get(name).held
+    queue.release(name)
+    if at_work:
+        say(f"Experiment {name} is at work already.")
+        return
     say(f"Experiment {name} is in the queue. {_when(folder)}")
 
 

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from coinflower.client.page.access import Access, DeniedError, is_loopback
 from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.machines.queue import Experiment, ExperimentQueue
 from coinflower.deploy.machines.standing import running_in, standing
@@ -122,10 +123,20 @@ def metrics_server(folder: Path, *, host: str, port: int | None) -> Iterator[Non
         yield
         return
 
+    # A page of another site, led to this machine by its name, must not read them in a browser here.
+    access = Access(host=host) if is_loopback(host) else None
+
     class Handler(BaseHTTPRequestHandler):
         timeout = 10
 
         def do_GET(self) -> None:
+            try:
+                if access is not None:
+                    headers = {name.lower(): value for name, value in self.headers.items()}
+                    access.check("GET", headers)
+            except DeniedError as denied:
+                self.send_error(denied.status, str(denied))
+                return
             found = self.path == "/metrics"
             body = render_metrics(folder) if found else "Look at /metrics.\n"
             content = body.encode()

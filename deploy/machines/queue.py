@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from coinflower.accounting.errors import UserError
 from coinflower.deploy.gateway.config import largest_body
 from coinflower.deploy.machines.status_file import SETTINGS, is_server_folder
+from coinflower.protocol.strict import decode, strict
 from coinflower.server.checkpoint import write_atomically
 from coinflower.server.journal import read_status
 from coinflower.server.settings import Settings, load_settings, save_settings
@@ -199,6 +199,11 @@ class ExperimentQueue:
     def _require_new(self, settings: Settings, besides: list[Experiment] | None = None) -> None:
         """Refuse what clients, commands or files would take for an experiment that is there."""
         terms, state = settings.terms, settings.state.resolve()
+        if self._is_the_servers(state, terms.experiment):
+            raise UserError(
+                f"state = {settings.state} is a folder of the server's own; choose another, or "
+                "leave it out."
+            )
         for other in self.all():
             if besides and other.folder == besides[0].folder:
                 continue
@@ -219,6 +224,13 @@ class ExperimentQueue:
                     f"Experiment {other.name} has the same state = {settings.state}; choose "
                     "another, or leave it out."
                 )
+
+    def _is_the_servers(self, state: Path, name: str) -> bool:
+        """Return whether a server would wait for ever to have a state to itself, or mix it up."""
+        if state == self._server.resolve():
+            return True
+        queue = self._folder.resolve()
+        return state.is_relative_to(queue) and state != queue / name / "state"
 
     def _require_own_folder(self) -> None:
         if not is_server_folder(self._server):
@@ -284,6 +296,16 @@ def _require_ready(settings: Settings, states: Path) -> None:
         require_ready(settings)
 
 
+@strict
+class _Entry:
+    """What an experiment's file holds; its attributes are those of `Experiment`."""
+
+    number: int
+    submitted: str
+    held: bool
+    error: str
+
+
 def _write(experiment: Experiment) -> Experiment:
     content = {
         "number": experiment.number,
@@ -296,13 +318,13 @@ def _write(experiment: Experiment) -> Experiment:
 
 
 def _read(path: Path) -> Experiment:
-    entry: dict[str, Any] = json.loads(path.read_text())
+    entry = decode(_Entry, path.read_bytes(), f"The queue's file {path}")
     settings = path.with_name(SETTINGS)
     found = settings.stat()
     return Experiment(
         folder=path.parent,
         settings=_settings_in(settings, found.st_ino, found.st_mtime_ns),
-        **entry,
+        **vars(entry),
     )
 
 

@@ -80,6 +80,7 @@ class RunSupervisor:
         self._runs: list[ExperimentRun] = []
         self._failures: dict[str, RunFailedError] = {}
         self._told_in_use: set[str] = set()
+        self._told_unreadable = ""
         self._looked_at = time.monotonic()
         self.status_file = StatusFile(folder, address)
         self._look()
@@ -207,12 +208,18 @@ class RunSupervisor:
         """Return the queue; one that somebody damaged must not end what runs."""
         try:
             self._known = self._queue.all()
+            self._told_unreadable = ""
         except (OSError, ValueError) as error:
-            logger.error("The queue cannot be read, so nothing in it begins or stops: %s", error)
+            self._tell_unreadable(str(error))
         for one in self._known:
             if one.is_due:
                 self._failures.pop(one.name, None)  # was released
         return self._known
+
+    def _tell_unreadable(self, why: str) -> None:
+        if why != self._told_unreadable:
+            logger.error("The queue cannot be read, so nothing in it begins or stops: %s", why)
+            self._told_unreadable = why
 
     def _ending(self) -> str:
         if self._main is None:

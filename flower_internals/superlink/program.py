@@ -19,6 +19,7 @@ from coinflower.flower_internals.superlink.asides import CALLS, ObjectsAside, pu
 from coinflower.flower_internals.superlink.bodies import LongBodyProtocol
 from coinflower.flower_internals.superlink.desk import Office, ServersDesk
 from coinflower.flower_internals.superlink.fence import Fence
+from coinflower.flower_internals.superlink.programs import ProgramsOnly
 from coinflower.flower_internals.superlink.questions import OrderedLinkState
 from coinflower.flower_internals.superlink.store import NamedStore
 
@@ -49,6 +50,7 @@ def put_up_fence() -> None:
 
     def create(*arguments: Any, **options: Any) -> Any:
         app = create_app(*arguments, **options)
+        app.add_middleware(ProgramsOnly)
         app.add_middleware(ObjectsAside)
         # What was imported stays, and is most of what the garbage collector would look through,
         # every other second where a thousand nodes wait for messages.

@@ -119,3 +119,28 @@ def test_they_are_served_on_one_path_only(tmp_path):
         busy = metrics_server(tmp_path, host=LOOPBACK, port=port)
         with pytest.raises(DeploymentError, match="Metrics cannot be served on"), busy:
             pass
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_page_of_another_site_cannot_read_them_under_its_own_name(tmp_path):
+    port = free_port(LOOPBACK)
+    with metrics_server(tmp_path, host=LOOPBACK, port=port):
+        for host in (f"localhost:{port}", f"[::1]:{port}", LOOPBACK):
+            assert b"coinflower" in asked(port, Host=host).read()
+        for headers in ({"Host": f"evil.example:{port}"}, {"Origin": "http://evil.example"}):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                asked(port, **headers)
+            assert caught.value.code in (403, 421)
+            assert b"coinflower_" not in caught.value.read()
+
+
+@pytest.mark.usefixtures("settings")
+def test_on_a_network_of_containers_they_have_any_name(tmp_path):
+    port = free_port("0.0.0.0")
+    with metrics_server(tmp_path, host="0.0.0.0", port=port):
+        assert b"coinflower" in asked(port, Host=f"server:{port}").read()
+
+
+def asked(port, **headers):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=headers)
+    return urllib.request.urlopen(request, timeout=60)

@@ -1,6 +1,7 @@
 """What is submitted to a server: taken once, as it is then, and kept."""
 
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -95,6 +96,16 @@ def test_two_experiments_with_one_state_are_refused(queue, written):
     refused(queue, written("b", state="./state"), "Experiment a has the same state")
 
 
+@pytest.mark.parametrize(
+    "state",
+    ["superlink", "superlink/experiments", "superlink/experiments/other/state", "link/nodes/.."],
+)
+def test_a_state_in_a_folder_that_the_server_uses_is_refused(queue, written, tmp_path, state):
+    (tmp_path / "superlink" / "nodes").mkdir()
+    (tmp_path / "link").symlink_to("superlink")
+    refused(queue, written(state=state), "is a folder of the server's own")
+
+
 def test_a_state_that_holds_an_experiment_is_not_begun_anew(queue, written, tmp_path):
     CheckpointFolder(tmp_path / "state", "0" * 64).use_rounds_through(3)
     refused(queue, written(state="state"), "already holds an experiment")
@@ -140,6 +151,22 @@ def test_a_folder_where_no_server_ever_was_is_refused(written, tmp_path):
 def test_another_user_is_told_to_be_the_servers(queue, written, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     refused(queue, written(), "belongs to user")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "cannot be used"),
+        ("[]", "must be a table"),
+        ('{"number": 1}', "lacks 'submitted', 'held', 'error'"),
+        ('{"number": "1", "submitted": "", "held": false, "error": ""}', "number = '1' must be"),
+    ],
+)
+def test_a_damaged_entry_is_named(queue, written, content, sentence):
+    path = queue.submit(written()).folder / "experiment.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=re.escape(str(path)) + f".*{sentence}"):
+        queue.all()
 
 
 def test_a_stop_and_a_failure_last_until_the_experiment_is_resumed(queue, written, folder):

@@ -249,15 +249,16 @@ def test_a_run_whose_process_dies_before_any_round_is_not_begun_for_ever(follow)
         follow(killed(after_a_round=False), RUNNING, RUNNING)
 
 
-def test_a_damaged_queue_ends_nothing(follow, queue, caplog):
+@pytest.mark.parametrize("file", ["settings.toml", "experiment.json"])
+def test_a_damaged_queue_ends_nothing_and_is_told_once(follow, queue, caplog, file):
     def damage(_):
-        (queue.get("main").folder / "settings.toml").write_text("nonsense")
+        (queue.get("main").folder / file).write_text("[]")
         return RUNNING
 
     told, superlink = follow(damage, RUNNING, RUNNING)
     assert told == "Stopped after round 0 of 4; continue with --resume."
     assert superlink.started == ["main"]
-    assert "The queue cannot be read" in caplog.text
+    assert caplog.text.count("The queue cannot be read") == 1
 
 
 @pytest.mark.parametrize("says", [(RUNNING, RUNNING), (COMPLETED, COMPLETED)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -111,6 +112,22 @@ def test_content_is_on_disk_before_it_has_its_name(
     write_atomically(tmp_path / "file", b"content")
     assert deeds == ["sync file.draft", "rename file.draft", f"sync {tmp_path.name}"]
     assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_a_full_disk_is_told_with_the_file_and_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "file"
+    write_atomically(path, b"before")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_atomically(path, b"after")
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.filename == str(path)
+    assert path.read_bytes() == b"before"
 
 
 def test_a_draft_that_a_crash_left_behind_does_no_harm(

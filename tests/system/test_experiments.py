@@ -170,8 +170,9 @@ def test_a_stopped_experiment_goes_on_with_the_next_round(server: Server) -> Non
     server.await_state("first", "stopped")
     played = server.rounds("first")
     assert read_status(server.state("first"))["state"] == "stopped"
-    server.tell("resume", "first")
+    assert "is in the queue" in server.tell("resume", "first")
     server.await_rounds("first", 2)
+    assert "is at work already" in server.tell("resume", "first")
     assert server.rounds("first")[: len(played)] == played
     assert sorted(set(server.rounds("first"))) == server.rounds("first")
 
