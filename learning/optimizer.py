@@ -27,6 +27,7 @@ USUAL_LEARNING_RATE = {"sgd": 2.0, "adam": 0.01, "adamw": 0.01}
 _USUAL_FOR_NUMBERS = 0.3  # a wrong number has a longer gradient than a wrong class
 # Averaged weights forget the first rounds sooner than the decay says, as is usual.
 _AVERAGING_WARM_UP = 10
+_FIRST_MOMENTUM = 0.9  # of Adam
 _AVERAGED = "averaged"
 _STEPS = "steps"
 
@@ -126,8 +127,8 @@ class Optimizer:
     ) -> None:
         self._update = update
         self._rounds = rounds
-        self._parameter = torch.nn.Parameter(torch.from_numpy(weights.astype(np.float32)))
-        self._optimizer = _torch_optimizer(update, self._parameter)
+        self._weights = torch.from_numpy(weights.astype(np.float32))
+        self._moments: dict[str, torch.Tensor] = {}
         self._steps = 0
         self._averaged = weights.astype(np.float32) if update.averaging is not None else None
         if memory:
@@ -136,7 +137,7 @@ class Optimizer:
     @property
     def weights(self) -> Vector:
         """The weights that the next round begins with."""
-        weights: Vector = self._parameter.detach().numpy()
+        weights: Vector = self._weights.numpy()
         return weights
 
     @property
@@ -147,11 +148,8 @@ class Optimizer:
     @property
     def memory(self) -> dict[str, NDArray[np.generic]]:
         """All that a resumed run needs beside the weights, by name."""
-        state = self._optimizer.state[self._parameter]
         tensors: dict[str, NDArray[np.generic]] = {
-            name: value.numpy()
-            for name, value in state.items()
-            if value is not None and value.dim() == 1
+            name: moment.numpy() for name, moment in self._moments.items()
         }
         if self._averaged is not None:
             tensors[_AVERAGED] = self._averaged
@@ -159,17 +157,46 @@ class Optimizer:
 
     def step(self, gradient: Vector, round_: int) -> None:
         """Take the step of a round; arrays that were handed out before do not change."""
-        self._parameter.data = self._parameter.data.clone()
-        self._parameter.grad = torch.from_numpy(gradient)
-        self._optimizer.param_groups[0]["lr"] = self._update.rate(round_, self._rounds)
-        self._optimizer.step()
-        self._parameter.grad = None  # as large as the model, and done with
         self._steps += 1
+        rate = self._update.rate(round_, self._rounds)
+        take = self._step_of_sgd if self._update.optimizer == "sgd" else self._step_of_adam
+        self._weights = take(torch.from_numpy(gradient), rate)
         if self._averaged is not None:
             assert self._update.averaging is not None
             warm_up = self._steps / (_AVERAGING_WARM_UP + self._steps)
             decay = np.float32(min(self._update.averaging, warm_up))
             self._averaged = decay * self._averaged + (1 - decay) * self.weights
+
+    # torch.optim takes the same steps, but imports torch's compiler to do so, which costs every
+    # server a second.
+    def _step_of_sgd(self, gradient: torch.Tensor, rate: float) -> torch.Tensor:
+        update, buffer = self._update, self._moments.get("momentum_buffer")
+        if update.weight_decay:
+            gradient = gradient.add(self._weights, alpha=update.weight_decay)
+        if update.momentum:
+            buffer = (
+                gradient.clone() if buffer is None else buffer.mul_(update.momentum).add_(gradient)
+            )
+            self._moments["momentum_buffer"] = buffer
+            gradient = gradient.add(buffer, alpha=update.momentum) if update.nesterov else buffer
+        return self._weights.add(gradient, alpha=-rate)
+
+    def _step_of_adam(self, gradient: torch.Tensor, rate: float) -> torch.Tensor:
+        update, weights = self._update, self._weights
+        if update.optimizer == "adamw":
+            weights = weights.mul(1 - rate * update.weight_decay)
+        elif update.weight_decay:
+            gradient = gradient.add(weights, alpha=update.weight_decay)
+        first = _FIRST_MOMENTUM if update.momentum is None else update.momentum
+        second = update.second_momentum
+        for name in _MOMENTS["adam"]:
+            self._moments.setdefault(name, torch.zeros_like(weights))
+        mean = self._moments["exp_avg"].lerp_(gradient, 1 - first)
+        square = self._moments["exp_avg_sq"].mul_(second)
+        square.addcmul_(gradient, gradient, value=1 - second)
+        root = square.sqrt() / (1 - second**self._steps) ** 0.5
+        step_size = rate / (1 - first**self._steps)
+        return weights.addcdiv(mean, root.add_(update.damping), value=-step_size)
 
     def _remember(self, memory: Mapping[str, NDArray[np.generic]]) -> None:
         expected = {_STEPS, *_MOMENTS[self._update.optimizer]}
@@ -189,11 +216,8 @@ class Optimizer:
                 f"The state that was kept is not one of {self._update.describe()}; resume with the "
                 "update that the run began with."
             )
-        state = self._optimizer.state[self._parameter]
         for name in expected - {_STEPS, _AVERAGED}:
-            state[name] = torch.from_numpy(memory[name].astype(np.float32))
-        if self._update.optimizer != "sgd" and self._steps:
-            state["step"] = torch.tensor(float(self._steps))
+            self._moments[name] = torch.from_numpy(memory[name].astype(np.float32))
         if self._averaged is not None:
             self._averaged = memory[_AVERAGED].astype(np.float32)
 
@@ -227,23 +251,3 @@ def kept_memory(
 
 
 _MOMENTS = {"sgd": ("momentum_buffer",), "adam": (m := ("exp_avg", "exp_avg_sq")), "adamw": m}
-
-
-def _torch_optimizer(update: Update, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
-    if update.optimizer == "sgd":
-        return torch.optim.SGD(
-            [parameter],
-            lr=update.step_size,
-            momentum=update.momentum or 0.0,
-            nesterov=update.nesterov,
-            weight_decay=update.weight_decay,
-        )
-    kind = torch.optim.Adam if update.optimizer == "adam" else torch.optim.AdamW
-    first = 0.9 if update.momentum is None else update.momentum
-    return kind(
-        [parameter],
-        lr=update.step_size,
-        betas=(first, update.second_momentum),
-        eps=update.damping,
-        weight_decay=update.weight_decay,
-    )

@@ -4,6 +4,7 @@ import zipfile
 import zlib
 from dataclasses import replace
 from http.client import HTTPException
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,15 @@ def load_colour_folder(folder: Path) -> Dataset | None:
 
 
 def _load_digits() -> Dataset:
-    from sklearn.datasets import load_digits
-
-    images, targets = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(targets))
-    inputs = (images.reshape(-1, 1, 8, 8) / 16).astype(np.float32)[order]
-    targets = targets.astype(np.int64)[order]
+    # The file that load_digits reads, without the second that importing scikit-learn takes.
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    table = np.loadtxt(path, delimiter=",", dtype=np.float32)
+    order = np.random.default_rng(0).permutation(len(table))
+    inputs = (table[:, :-1].reshape(-1, 1, 8, 8) / 16)[order]
+    targets = table[:, -1].astype(np.int64)[order]
     records = Records(inputs=inputs, targets=targets)
     return Dataset(
         name="digits",

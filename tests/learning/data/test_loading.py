@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sklearn.datasets
 import torch
 
 from coinflower.learning import load_data, to_tensor
@@ -39,6 +40,16 @@ def write_emnist(folder: Path, split: str, suffix: str = "", first: int = 0) -> 
         write_idx(
             folder / f"emnist-{split}-{part}-labels-idx1-ubyte{suffix}", labels(count) + first
         )
+
+
+def test_digits_are_scikit_learns():
+    data = load_data("digits")
+    digits, targets = sklearn.datasets.load_digits(return_X_y=True)
+    inputs = np.concatenate([data.train.inputs, data.test.inputs])
+    order = np.random.default_rng(0).permutation(len(targets))
+    np.testing.assert_array_equal(inputs.reshape(-1, 64) * 16, digits[order])
+    told = np.concatenate([data.train.targets, data.test.targets])
+    np.testing.assert_array_equal(told, targets[order])
 
 
 def test_digits_are_always_split_in_the_same_way():

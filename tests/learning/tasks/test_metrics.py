@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import f1_score
 
 from coinflower.learning.tasks.metrics import (
     binary_metrics,
@@ -28,6 +29,13 @@ def test_accuracy_and_macro_f1_of_classes() -> None:
     found = class_metrics(told, classes)
     assert found["accuracy"] == 0.6
     assert found["macro_f1"] == pytest.approx((2 / 3 + 2 / 3 + 0) / 3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
+def test_macro_f1_is_scikit_learns(pairs: list[tuple[int, int]]) -> None:
+    told, classes = np.array(pairs).T
+    wanted = f1_score(classes, told, average="macro", zero_division=0.0)
+    assert class_metrics(np.eye(5)[told], classes)["macro_f1"] == pytest.approx(wanted)
 
 
 def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
