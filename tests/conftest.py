@@ -42,6 +42,10 @@ _MARKERS = {
     "nginx": "nginx",
 }
 
+# Models of tests are so small that a second thread of torch or numpy mostly waits, at the full
+# expense of a core that another test could use. Processes of tests inherit it.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # Ledgers write through to the disk, for which tests would wait most of the time. No test takes the
 # power away, so memory does as well; what passed leaves nothing there (pyproject.toml).
 _MEMORY = Path("/dev/shm")

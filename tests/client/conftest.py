@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import tomli_w
-import torch
 
 from coinflower.accounting.coin import CoinSource
 from coinflower.accounting.ledger.entries import Entry
@@ -27,14 +26,6 @@ from tests.support.builders import Coins, make_owner
 from tests.support.participants import owners
 
 SAMPLES = 30
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

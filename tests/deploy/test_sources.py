@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from coinflower.client.participant import Participant
 from coinflower.deploy.local.cluster import prepare
@@ -18,14 +17,6 @@ from coinflower.server.app import require_ready
 from coinflower.server.settings import load_settings
 from tests.support.federations import plan
 from tests.support.sources import SOURCES
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=SOURCES)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 from coinflower.accounting.analyses.certified import Certified
@@ -100,7 +99,6 @@ def test_data_that_makes_too_few_clients_is_counted_in_persons(digits: Dataset) 
 def test_a_step_is_that_of_real_clients(
     digits: Dataset, cap: float, threads: int, shape: dict[str, float]
 ) -> None:
-    torch.set_num_threads(1)
     run = simulator(digits, cap=cap, threads=threads, **shape)
     people = federate(SETTING, digits, p=0.5, q=0.5, unit=Unit.PERSON)
     persons = np.repeat(np.arange(WRITERS), people.rows_per_person)

@@ -121,7 +121,6 @@ def test_every_clients_sum_is_capped(digits, cap, shape):
 @pytest.mark.parametrize("cap", [1.5, math.inf])
 @pytest.mark.parametrize("shape", [{"p": 1.0, "q": 0.9}, {"q": 0.1}, {"q": 1e-9}])
 def test_a_seeded_run_is_the_same_on_any_number_of_threads(digits, cap, shape):
-    torch.set_num_threads(1)  # as a simulation does
     weights = []
     for threads in (1, 2, 3):
         run = simulator(digits, cap=cap, clip_norm=0.5, threads=threads, **shape)

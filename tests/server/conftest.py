@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 import coinflower.server.clients.attendance
 import coinflower.server.clients.roster
@@ -31,11 +30,8 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(coinflower.server.clients.roster, "_LOOK_SECONDS", 0.0)
     monkeypatch.setattr(coinflower.server.clients.roster, "_ASK_AGAIN_SECONDS", 0.05)
     monkeypatch.setattr(coinflower.server.clients.attendance, "_WAIT_SECONDS", 0.005)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     with as_task():
         yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
