@@ -46,12 +46,12 @@ def run() -> list[dict[str, Any]]:
             single.seconds / blocks.seconds,
             LEAST_SPEEDUP_OF_BLOCKS,
         ),
-        _row("round of 10 nodes, p = 0.5, seconds", ours.seconds),
+        _row("round of 10 nodes, p = 0.5, K = 1, seconds", ours.seconds),
         *(
             row
             for nodes, seen in many.items()
             for row in (
-                _row(f"round of {nodes} nodes, p = 0.5, seconds", seen.seconds),
+                _row(f"round of {nodes} nodes, p = 0.5, K = 1, seconds", seen.seconds),
                 _at_least(
                     f"part of {nodes} nodes that the first round counts on",
                     seen.rounds[0]["available"] / nodes,

@@ -270,7 +270,8 @@ def run() -> list[dict[str, Any]]:
     growth = (many.seconds / many.asked) / (few.seconds / few.asked) if many.asked else 1.0
     rows = [
         {
-            "measure": f"round of {one.size.clients:,} nodes, {one.asked:.1f} asked, seconds",
+            "measure": f"round of {one.size.clients:,} nodes, {one.asked:.1f} asked, invited once, "
+            "seconds",
             "value": one.seconds,
             "limit": None,
             "met": True,
