@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,13 @@ from coinflower.deploy.machines.status_file import (
     read_status_file,
 )
 from coinflower.deploy.runs import is_alive, is_at_work
-from coinflower.server.journal import last_measured, last_private, read_metrics, read_status
+from coinflower.server.journal import (
+    METRICS,
+    last_measured,
+    last_private,
+    read_metrics,
+    read_status,
+)
 from coinflower.server.settings import Settings, load_settings
 
 _NOBODY: dict[str, Any] = {"run": "not begun", "round": 0, "rounds": 0, "last_error": ""}
@@ -129,28 +136,45 @@ def _of_server(folder: Path, settings: Settings | None) -> dict[str, Any]:
 
 def _of_run(settings: Settings, running: bool) -> dict[str, Any]:
     """Return how far a run is, from its own files."""
-    status, metrics = read_status(settings.state), read_metrics(settings.state)
+    status = read_status(settings.state)
     state = status.get("state", "not begun")
     if not running and is_at_work(status):
         state = "interrupted"
+    return {
+        "run": state,
+        "rounds": settings.terms.rounds,
+        "task": settings.terms.task,
+        **_figures(settings.state),
+        "last_error": status.get("message", ""),
+        "refusals": status.get("refusals", ""),
+        "mode": str(settings.terms.mode),
+        "insecure": settings.insecure_seed is not None or bool(status.get("insecure")),
+    }
+
+
+def _figures(state: Path) -> Mapping[str, Any]:
+    """Return what the rounds so far say; a page asks every second, for days, mostly in vain."""
+    try:
+        found = (state / METRICS).stat()
+    except FileNotFoundError:
+        return _figures_in(state, 0, 0, 0)
+    return _figures_in(state, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _figures_in(state: Path, _file: int, _changed: int, _size: int) -> Mapping[str, Any]:
+    metrics = read_metrics(state)
     measured_round, measured = last_measured(metrics) or (None, None)
     private_round, private = last_private(metrics) or (None, None)
     return {
-        "run": state,
         "round": metrics[-1]["round"] if metrics else 0,
-        "rounds": settings.terms.rounds,
         "available": metrics[-1]["available"] if metrics else 0,
-        "task": settings.terms.task,
         "accuracy": (measured or {}).get("accuracy"),
         "accuracy_round": measured_round if "accuracy" in (measured or {}) else None,
         "metrics": measured,
         "metrics_round": measured_round,
         "private_metrics": private,
         "private_metrics_round": private_round,
-        "last_error": status.get("message", ""),
-        "refusals": status.get("refusals", ""),
-        "mode": str(settings.terms.mode),
-        "insecure": settings.insecure_seed is not None or bool(status.get("insecure")),
     }
 
 
@@ -164,6 +188,5 @@ def _runs_here(folder: Path, settings: Settings) -> bool:
 
 def _last_available(settings: Settings) -> int:
     """Return how many clients are there; a run on one machine notes it with each round."""
-    metrics = read_metrics(settings.state)
     running = read_status(settings.state).get("state") == "running"
-    return int(metrics[-1]["available"]) if metrics and running else 0
+    return int(_figures(settings.state)["available"]) if running else 0

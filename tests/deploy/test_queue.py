@@ -12,9 +12,10 @@ from coinflower.deploy.machines.queue import Experiment, ExperimentQueue, larges
 from coinflower.deploy.machines.standing import standing
 from coinflower.protocol.modes import Mode
 from coinflower.server.checkpoint import CheckpointFolder
-from coinflower.server.journal import Journal
+from coinflower.server.journal import Journal, read_metrics
 from coinflower.server.settings import Settings
 from tests.support.builders import make_terms, terms_fields, write_images
+from tests.support.federations import REPORT
 
 CLOCK = {"round_seconds": 9.0}
 SHARE = {"enough_share": 0.5}
@@ -151,6 +152,22 @@ def test_a_folder_where_no_server_ever_was_is_refused(written, tmp_path):
 def test_another_user_is_told_to_be_the_servers(queue, written, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     refused(queue, written(), "belongs to user")
+
+
+def test_rounds_are_read_again_only_if_there_are_more(queue, written, monkeypatch):
+    reads = []
+    monkeypatch.setattr(
+        "coinflower.deploy.machines.standing.read_metrics",
+        lambda state: reads.append(state) or read_metrics(state),
+    )
+    one = queue.submit(written())
+    journal = Journal(one.settings.state, insecure=False)
+    for rounds in (1, 2):
+        journal.round(replace(REPORT, round=rounds), {"accuracy": rounds / 4})
+        found = [standing(one, []) for _ in range(3)]
+        assert [each["round"] for each in found] == [rounds] * 3
+        assert found[-1]["accuracy"] == rounds / 4
+        assert len(reads) == rounds
 
 
 @pytest.mark.parametrize(
