@@ -123,6 +123,8 @@ def chosen_shares(
     Raises:
         ValueError: So many clients, or so many honest ones, there are not.
     """
+    if clients < 2:
+        raise UserError(f"clients = {clients} must be at least 2: a masked sum hides each in it.")
     threshold = max(2, clients - clients // 5) if threshold is None else threshold
     colluders = max(1, clients // 10) if colluders is None else colluders
     validation.require_count("threshold", threshold, least=2)

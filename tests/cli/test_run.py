@@ -52,7 +52,7 @@ def command(monkeypatch, capsys, tmp_path):
             ["--mode", "none", "--no-privacy", "--clip-norm", "inf", "--cap", "2"],
             "cap = 2 counts clip norms, so the clip norm must be finite",
         ),
-        (["--mode", "masked", "--clients", "1"], "threshold = 2 is more than the 1 clients"),
+        (["--mode", "masked", "--clients", "1"], "clients = 1 must be at least 2: a masked sum"),
         (["--mode", "masked", "--threshold", "11"], "threshold = 11 is more than the 10 clients"),
         (
             ["--mode", "masked", "--threshold", "1"],
