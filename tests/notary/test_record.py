@@ -41,6 +41,13 @@ def test_a_record_is_for_its_owner_only_and_never_overwritten(path: Path) -> Non
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_what_is_written_outlives_a_power_cut(path: Path) -> None:
+    record = Record.open(path, NOTARY)
+    (synchronous,) = record._connection.execute("PRAGMA synchronous").fetchone()
+    (journal,) = record._connection.execute("PRAGMA journal_mode").fetchone()
+    assert (synchronous, journal) == (3, "delete")  # EXTRA: file, journal and folder are synced
+
+
 def test_a_lost_record_is_not_made_anew(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rounds might be opened twice"):
         Record.open(tmp_path / "record.db", NOTARY)

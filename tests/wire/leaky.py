@@ -64,6 +64,12 @@ class EarlyReply(_KnowsItsCoin):
         return super()._work(compute, terms, model)
 
 
+class SlowEarlyReply(EarlyReply):
+    """Does so although all others wait for it."""
+
+    work_seconds = 2 * WORK_SECONDS
+
+
 class SharedFiller(_KnowsItsCoin):
     """Sends the same noise whenever its coin says no: its filler has a fixed seed."""
 
@@ -122,6 +128,7 @@ KINDS = {
     "slower": Slower,
     "curious": Curious,
     "early reply": EarlyReply,
+    "slowest's early reply": SlowEarlyReply,
     "shared filler": SharedFiller,
     "bare filler": BareFiller,
     "shared mask": SharedMask,

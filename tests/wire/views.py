@@ -137,21 +137,25 @@ def _opened(seen):
 
 
 def notary_view(seen, kind="honest"):
-    """Return what a notary has of all clients of a kind: their tickets.
+    """Return what a notary has of all clients of a kind: their tickets, and when it is asked.
 
     It knows whose they are, and the seeds; it has no numbers that they mask, and their order is
-    that of the owners' names.
+    that of the owners' names. How long a round took it sees from the time between its last answer
+    and the next question.
     """
     rows = {}
     seeds = Counter()
+    answered_at = None
     for round_, one in seen.openings().items():
         occasion = Occasion.of(seen.terms, round_)
         tickets = split_tickets(one.question[messages.TICKETS], occasion, len(seen.owners))
+        times = [one.asked_at - (answered_at or one.asked_at), one.fetched_at - one.asked_at]
+        answered_at = one.answered_at
         for place, ticket in enumerate(tickets):
             client = seen.owners.index(ticket.owner)
             seed = ticket.seed(occasion, seen.notary)
             seeds[seed] += 1
-            row = [client, place, len(tickets), one.fetched_at - one.asked_at, seeds[seed]]
+            row = [client, place, len(tickets), *times, seeds[seed]]
             for part in (ticket.token, ticket.seals[0], ticket.signature, seed):
                 row += _bytes(part)
             rows[client, round_] = row
