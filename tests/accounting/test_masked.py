@@ -235,6 +235,17 @@ def test_the_ring_holds_every_sum_and_is_no_wider_than_needed(
             share.ring_bits(clients=clients, longest=longest)
 
 
+def test_the_ring_has_room_for_both_signs_and_the_noise() -> None:
+    share = NoiseShares(noise_multiplier=1.0, clip_norm=1.0, threshold=2, colluders=1)
+    assert share.cell == 2**-6
+    # 2²⁵ lengths are 2³¹ cells; twelve deviations of noise are just above twelve lengths.
+    assert share.ring_bits(clients=1, longest=2**25 - 13) == 32
+    assert share.ring_bits(clients=1, longest=2**25 - 12) == 64
+    assert share.ring_bits(clients=1, longest=2.0**56) == 64
+    with pytest.raises(ValueError, match="does not fit into 64 bits"):
+        share.ring_bits(clients=1, longest=2.0**57)
+
+
 def test_the_two_scenarios_of_the_paper_fit_into_32_bits() -> None:
     many = NoiseShares(noise_multiplier=1.0, clip_norm=1.0, threshold=1600, colluders=200)
     assert many.ring_bits(clients=2000, longest=30) == 32
