@@ -16,6 +16,8 @@ from tests.wire.views import co_client_view, network_view, notary_view, server_v
 CLIENTS = 4
 _LEAKS = ("early reply", "shared filler", "bare filler")
 _MASKED_LEAKS = ("early reply", "shared mask", "no echo")
+# Rounds wait for the first: when a notary is asked depends on it.
+_SLOWEST_LEAKS = ("slowest's early reply", "honest", "honest")
 # Two clients of different speed, and one that would like to know which of them takes part.
 _WATCHED = ("curious", "honest", "slower")
 _SHORT = 100
@@ -42,8 +44,12 @@ def main(rounds=400):
     results.append(_row(seen, "honest", "network", network_view, False))
     seen = _observe(Mode.MASKED, _MASKED_LEAKS, short)
     results.append(_row(seen, "early reply", "server", server_view, True))
+    results.append(_row(seen, "early reply", "network", network_view, True))
+    results.append(_row(seen, "early reply", "notary", notary_view, False))
     results.append(_row(seen, "shared mask", "server", server_view, True))
     results.append(_row(seen, "no echo", "notary", notary_view, True))
+    seen = _observe(Mode.MASKED, _SLOWEST_LEAKS, short)
+    results.append(_row(seen, "slowest's early reply", "notary", notary_view, True))
     trusted = _observe(Mode.TRUSTED, honest, short)
     results.append(_row(trusted, "honest", "network", network_view, True))
     covered = _observe(Mode.COVERED, honest, short)
