@@ -147,8 +147,9 @@ class Record:
         return cls(path, connection)
 
     def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
+        """Close the file, once whoever uses it is done: SQLite crashes if it is closed in use."""
+        with self._lock:
+            self._connection.close()
 
     def require_writable(self) -> None:
         """Refuse to go on with a record that cannot be written.

@@ -48,6 +48,8 @@ def explained(path: Path, consequence: str = "") -> Iterator[None]:
             reason = f"another process has held it for {BUSY_SECONDS:.0f} s"
         elif "unable to open" in text:
             reason = "it cannot be opened; check the permissions of the file and its folder"
+        elif "closed database" in text:
+            reason = "this program has closed it, as it stops"
         elif "disk I/O" in text:
             reason = _disk_trouble(path.resolve().parent) or text
         elif isinstance(error, sqlite3.IntegrityError):

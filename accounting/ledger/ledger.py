@@ -197,7 +197,8 @@ class Ledger(OpenLedgerFile):
     @functools.cached_property
     def prices(self) -> Prices:
         """What rounds of this ledger cost; kept in a file beside it."""
-        about = ledger_rows.read_about(self._connection, self.path)
+        with self._lock:
+            about = ledger_rows.read_about(self._connection, self.path)
         path = self.path.with_name(f"{self.path.name}.prices")
         return Prices(path, about["salt"], writable=self._place is not None)
 

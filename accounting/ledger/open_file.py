@@ -112,8 +112,9 @@ class OpenLedgerFile:
             self._take_witness(witness)
 
     def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
+        """Close the file, once whoever uses it is done: SQLite crashes if it is closed in use."""
+        with self._lock:
+            self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +130,8 @@ class OpenLedgerFile:
     @property
     def data_set(self) -> str:
         """Name of the data set that this ledger guards."""
-        return ledger_rows.read_about(self._connection, self.path)["data_set"]
+        with self._lock, explained(self.path):
+            return ledger_rows.read_about(self._connection, self.path)["data_set"]
 
     @property
     def caveat(self) -> str:
@@ -143,7 +145,9 @@ class OpenLedgerFile:
                 f"This ledger was found at {found} to be set back to an older copy; its figures "
                 "are too small, and it takes no charge."
             )
-        if ledger_file.format_of(self._connection) == LOGGED_AHEAD:
+        with self._lock, explained(self.path):
+            format_ = ledger_file.format_of(self._connection)
+        if format_ == LOGGED_AHEAD:
             return (
                 "This ledger has an older format. If the file was copied while a client ran, it "
                 "may miss entries."
@@ -153,7 +157,8 @@ class OpenLedgerFile:
     @property
     def backup_made(self) -> str | None:
         """When this file was made as a backup; None if it is a ledger."""
-        return backup_made(self._connection, self.path)
+        with self._lock, explained(self.path):
+            return backup_made(self._connection, self.path)
 
     def verify(self) -> Verification:
         """Check the file, the chain of hashes and the sums.

@@ -308,3 +308,41 @@ def test_a_layout_that_is_no_text_is_damage(tmp_path):
     assert path.read_bytes() != content
     with pytest.raises(LedgerCorruptError, match="is damaged"):
         Ledger.open(path)
+
+
+CLOSE_IN_USE = """
+import sys, threading
+from coinflower.accounting.ledger.errors import LedgerCorruptError, LedgerError
+from coinflower.accounting.ledger.ledger import Ledger
+
+said = []
+
+
+def use(ledger, begun):
+    try:
+        while True:
+            ledger.history()
+            ledger.verify()
+            ledger.tallies()
+            ledger.caveat
+            begun.set()
+    except LedgerError as error:
+        said.append(error)
+
+
+for _ in range(40):
+    ledger, begun = Ledger.open(sys.argv[1]), threading.Event()
+    user = threading.Thread(target=use, args=(ledger, begun))
+    user.start()
+    begun.wait()
+    ledger.close()
+    user.join()
+assert len(said) == 40
+assert not any(isinstance(error, LedgerCorruptError) for error in said), said
+assert {"this program has closed it, as it stops" in str(error) for error in said} == {True}
+"""
+
+
+def test_a_ledger_that_is_closed_in_use_says_so_and_crashes_nothing(path):
+    done = subprocess.run([sys.executable, "-c", CLOSE_IN_USE, path], check=False)
+    assert done.returncode == 0
