@@ -45,7 +45,6 @@ def main(rounds=400):
     seen = _observe(Mode.MASKED, _MASKED_LEAKS, short)
     results.append(_row(seen, "early reply", "server", server_view, True))
     results.append(_row(seen, "early reply", "network", network_view, True))
-    results.append(_row(seen, "early reply", "notary", notary_view, False))
     results.append(_row(seen, "shared mask", "server", server_view, True))
     results.append(_row(seen, "no echo", "notary", notary_view, True))
     seen = _observe(Mode.MASKED, _SLOWEST_LEAKS, short)
