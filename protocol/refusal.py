@@ -25,7 +25,7 @@ class Refusal(Enum):
     SCHEMA = "This client does not read its data by this schema."
     QUERY = "This client does not answer such queries, or not about its data."
     TASK = "This client does not learn this task from its data, or not with these options."
-    NOTARY = "This client pins no notary, or others than the terms name."
+    NOTARY = "This client pins no notary, or others than the terms name, or has no signing key."
     COLLUSION = "The threshold or the colluders of the terms are fewer than this client allows."
     RING = "The ring of the terms is too small for the sums of this client."
     MODEL = "This client cannot run this model on its data."
