@@ -22,12 +22,8 @@ class Federation:
     def set_up(self, *changes):
         """Start everything; ``changes`` are what the settings say instead of the guide's."""
         server = self.server
-        settings = block("settings.toml")
-        for before, after in changes:
-            assert before in settings, before
-            settings = settings.replace(before, after)
-        assert f"rounds = {self.rounds}\n" in settings
-        (server.folder / "settings.toml").write_text(settings)
+        (server.folder / "settings.toml").write_text(block("settings.toml"))
+        self.change(*changes)
         server.run(block("server keys") + "".join(f" --name {name}" for name in self._names))
         server.run(block("server firewall"))
         self.serve()
@@ -50,9 +46,20 @@ class Federation:
         (client.folder / "policy.toml").write_text(block("policy.toml", client.name, index))
         client.run(block("client ledger", client.name))
 
-    def serve(self):
+    def serve(self, *options):
         line = block("server run").replace("--listen 0.0.0.0:", f"--listen {self._listen}:")
+        line = " ".join([line, *options])
         self.running = self.server.start(line, "server.log")
+
+    def change(self, *changes):
+        """Change the settings that the next start of the server reads."""
+        path = self.server.folder / "settings.toml"
+        settings = path.read_text()
+        for before, after in changes:
+            assert before in settings, before
+            settings = settings.replace(before, after)
+        assert f"rounds = {self.rounds}\n" in settings
+        path.write_text(settings)
 
     def status(self):
         return json.loads(self.server.run("coinflower status superlink --json").stdout)
@@ -71,4 +78,4 @@ class Federation:
         if self.running.poll() == 0 and before == self.rounds:
             return
         assert self.running.poll() is None, self.server.log("server.log")
-        wait_until(lambda: self.round() > before, 60, "a further round")
+        wait_until(lambda: self.round() > before, "a further round")

@@ -10,9 +10,13 @@ import sys
 import time
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE
+
 BINARIES = Path(sys.executable).parent
 PACKAGES = {"nginx": "nginx-light", "ip": "iproute2", "iptables": "iptables"}
 SERVER_NAME = "fl.example.org"
+TO_THE_END = 500
+"""Seconds within which whatever is left of a run is over, or an attack."""
 
 
 def ip(*arguments):
@@ -82,7 +86,7 @@ class Host:
         path = f"{BINARIES}:{os.environ['PATH']}:/usr/sbin:/sbin"
         return {**os.environ, "PATH": path, "COLUMNS": "200", "HOME": str(self.folder)}
 
-    def run(self, lines, *, timeout=60, check=True):
+    def run(self, lines, *, timeout=PATIENCE, check=True):
         """Run shell commands to their end and return how the last one went."""
         done = subprocess.run(
             self._command(lines),
@@ -96,7 +100,7 @@ class Host:
         assert not check or done.returncode == 0, f"{lines}\n{done.stdout}{done.stderr}"
         return done
 
-    def python(self, code, *arguments, timeout=60):
+    def python(self, code, *arguments, timeout=PATIENCE):
         """Run a Python program on this host and return what it printed, as JSON."""
         command = ["ip", "netns", "exec", self.namespace, sys.executable, "-c", code]
         done = subprocess.run(
@@ -191,9 +195,9 @@ class Network:
             Path("/etc/netns").rmdir()
 
 
-def wait_until(condition, seconds, what):
+def wait_until(condition, what):
     """Wait until a condition holds; what it was is told if it never does."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
         time.sleep(0.2)

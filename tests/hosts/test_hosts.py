@@ -12,36 +12,37 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.server.journal import read_metrics
 from tests.hosts import attacks
 from tests.hosts.federation import Federation
-from tests.hosts.network import SERVER_NAME, wait_until
+from tests.hosts.network import SERVER_NAME, TO_THE_END, wait_until
 from tests.support.documents import block
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.hosts
 
 ROUNDS = 400
-# Rounds of a second or more, so that a quick machine is not done before the last fault.
-POLL = ("poll_seconds = 0.2", "poll_seconds = 1.2")
+# Rounds of some seconds until the last fault is over, so that no machine is done before.
+QUICK, SLOW = "poll_seconds = 0.2", "poll_seconds = 3.0"
 NAMES = ("ward-7", "ward-8", "ward-9")
 
 
 @pytest.fixture(scope="module")
 def federation(network):
     made = Federation(network.add("server"), [network.add(name) for name in NAMES], rounds=ROUNDS)
-    made.set_up(POLL)
+    made.set_up((QUICK, SLOW))
     return made
 
 
 def kept_out(host, line, sentence, log):
     """Start a client that must not get in, and wait until it says why."""
     program = host.start(line, log)
-    wait_until(lambda: sentence in host.log(log), 40, f"{sentence!r} in {host.folder / log}")
+    wait_until(lambda: sentence in host.log(log), f"{sentence!r} in {host.folder / log}")
     assert "Joined" not in host.log(log)
     program.send_signal(signal.SIGTERM)
-    assert program.wait(30) == 0
+    assert program.wait(PATIENCE) == 0
 
 
 def test_the_guide_brings_three_clients_to_a_server(federation):
-    wait_until(federation.all_online, 90, "three nodes online")
-    wait_until(lambda: federation.round() >= 1, 90, "the first round")
+    wait_until(federation.all_online, "three nodes online")
+    wait_until(lambda: federation.round() >= 1, "the first round")
     told = federation.server.run(block("server status")).stdout
     assert "SERVING" in told
     assert "ward-9" in told
@@ -119,13 +120,13 @@ def test_an_expired_certificate_is_kept_out_on_both_sides(federation):
     shows, asks = federation.clients[2], federation.clients[1]
     (shows.folder / "expired.py").write_text(attacks.EXPIRED)
     program = shows.start(f"python expired.py {shows.address}", "expired.log")
-    wait_until((shows.folder / "expired" / "server.pem").exists, 30, "an expired certificate")
+    wait_until((shows.folder / "expired" / "server.pem").exists, "an expired certificate")
     (asks.folder / "past.pem").write_bytes((shows.folder / "expired" / "ca.pem").read_bytes())
     line = block("client run", asks.name).replace(SERVER_NAME, shows.address)
     line = line.replace("ca.pem", "past.pem")
     kept_out(asks, line, "its certificate has expired", "expired.log")
     program.send_signal(signal.SIGTERM)
-    program.wait(10)
+    program.wait(PATIENCE)
     (shows.folder / "settings.toml").write_text(block("settings.toml"))
     served = shows.run("coinflower server run settings.toml --keys expired", check=False)
     assert served.returncode == 2
@@ -137,21 +138,21 @@ def test_a_cable_that_is_cut_in_mid_run_loses_nothing(federation):
     cut = federation.clients[0]
     news = cut.news("client.log")
     cut.cut_cable()
-    wait_until(lambda: "cannot be reached" in news(), 120, "the client's complaint")
+    wait_until(lambda: "cannot be reached" in news(), "the client's complaint")
     cut.mend_cable()
-    wait_until(lambda: "answers again" in news(), 60, "the client's return")
-    wait_until(federation.all_online, 60, "three nodes online")
+    wait_until(lambda: "answers again" in news(), "the client's return")
+    wait_until(federation.all_online, "three nodes online")
     federation.require_alive()
 
 
 def test_garbage_leaves_the_run_alive(federation):
-    found = federation.clients[2].python(attacks.GARBAGE, SERVER_NAME, timeout=600)
+    found = federation.clients[2].python(attacks.GARBAGE, SERVER_NAME, timeout=TO_THE_END)
     assert found == {"turned away": 60}
     federation.require_alive()
 
 
 def test_a_body_of_a_gigabyte_is_turned_away(federation):
-    polite, *bold = federation.clients[2].python(attacks.HUGE, SERVER_NAME, timeout=300)
+    polite, *bold = federation.clients[2].python(attacks.HUGE, SERVER_NAME)
     assert "413" in polite
     assert all(answer == "closed" or "413" in answer for answer in bold), bold
     federation.require_alive()
@@ -171,7 +172,7 @@ def test_two_thousand_slow_connections_are_let_go_and_others_served_meanwhile(fe
     asked = "GET /health"
     with ThreadPoolExecutor() as pool:
         attack = pool.submit(
-            hostile.python, attacks.SLOW, SERVER_NAME, 16, 250, *addresses, timeout=600
+            hostile.python, attacks.SLOW, SERVER_NAME, 16, 250, *addresses, timeout=TO_THE_END
         )
         while not attack.done():
             assert other.python(attacks.ASKS, SERVER_NAME, asked) == {asked: 200}
@@ -185,11 +186,11 @@ def test_a_revoked_node_is_dropped_and_returns_when_it_is_allowed_again(federati
     server, host = federation.server, federation.clients[2]
     at_client, at_server = host.news("client.log"), server.news("server.log")
     server.run(block("server revoke", host.name))
-    wait_until(lambda: "its key is not allowed there" in at_client(), 60, "the refusal")
+    wait_until(lambda: "its key is not allowed there" in at_client(), "the refusal")
     assert host.name not in federation.status()["nodes"]
     federation.require_alive()
     server.run(block("server allow", host.name))
-    wait_until(federation.all_online, 120, "three nodes online again")
+    wait_until(federation.all_online, "three nodes online again")
     assert f"{host.name} may join again" in at_server()
     federation.require_alive()
 
@@ -197,16 +198,17 @@ def test_a_revoked_node_is_dropped_and_returns_when_it_is_allowed_again(federati
 def test_a_server_that_is_told_to_stop_ends_a_round_and_goes_on_when_started_again(federation):
     news = federation.server.news("server.log")
     federation.running.send_signal(signal.SIGTERM)
-    assert federation.running.wait(60) == 0
+    assert federation.running.wait(PATIENCE) == 0
     played = federation.round()
     assert f"Stopped after round {played} of {ROUNDS}" in news()
+    federation.change((SLOW, QUICK))
     federation.serve()
-    wait_until(federation.all_online, 90, "three nodes online again")
-    wait_until(lambda: federation.round() > played, 60, "a round after the restart")
+    wait_until(federation.all_online, "three nodes online again")
+    wait_until(lambda: federation.round() > played, "a round after the restart")
 
 
 def test_the_run_is_complete_and_every_ledger_whole(federation):
-    assert federation.running.wait(600) == 0, federation.server.log("server.log")
+    assert federation.running.wait(TO_THE_END) == 0, federation.server.log("server.log")
     rounds = [row["round"] for row in read_metrics(federation.server.folder / "state")]
     assert rounds == sorted(set(rounds))
     assert rounds[-1] == ROUNDS

@@ -11,9 +11,10 @@ from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.server.journal import read_metrics
 from tests.hosts import attacks
 from tests.hosts.masked_federation import MaskedFederation
-from tests.hosts.network import SERVER_NAME, wait_until
-from tests.hosts.test_hosts import NAMES, POLL
+from tests.hosts.network import SERVER_NAME, TO_THE_END, wait_until
+from tests.hosts.test_hosts import NAMES, QUICK
 from tests.hosts.test_hosts import ROUNDS as LONG
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.hosts
 
@@ -24,7 +25,7 @@ ROUNDS = 60
 def federation(network):
     hosts = [network.add(name) for name in ("server", *NAMES, "notary")]
     made = MaskedFederation(hosts[0], hosts[1:-1], hosts[-1], rounds=ROUNDS)
-    made.set_up(POLL, (f"rounds = {LONG}", f"rounds = {ROUNDS}"))
+    made.set_up((QUICK, "poll_seconds = 1.2"), (f"rounds = {LONG}", f"rounds = {ROUNDS}"))
     return made
 
 
@@ -32,13 +33,13 @@ def await_opening(federation):
     """Wait until the notary opens one more round than it has so far."""
     before = federation.opened()["rounds_opened"]
     wait_until(
-        lambda: federation.opened()["rounds_opened"] > before, 180, "a further round to be opened"
+        lambda: federation.opened()["rounds_opened"] > before, "a further round to be opened"
     )
 
 
 def test_the_guide_brings_a_notary_and_three_clients_to_a_server(federation):
-    wait_until(lambda: federation.opened()["experiments"], 240, "an opened round")
-    wait_until(lambda: federation.round() >= 2, 180, "the second round")
+    wait_until(lambda: federation.opened()["experiments"], "an opened round")
+    wait_until(lambda: federation.round() >= 2, "the second round")
     await_opening(federation)
     assert federation.opened()["owners"] == ["ward-7", "ward-8", "ward-9"]
     assert "is the notary" in federation.server.log("server.log")
@@ -56,10 +57,10 @@ def test_a_notary_that_is_cut_off_is_waited_for(federation):
     news = federation.notary.news("notary.log")
     at_server = federation.server.news("server.log")
     federation.notary.cut_cable()
-    wait_until(lambda: "cannot be reached" in news(), 180, "the notary's complaint")
-    wait_until(lambda: "its sum was not opened" in at_server(), 180, "a void round")
+    wait_until(lambda: "cannot be reached" in news(), "the notary's complaint")
+    wait_until(lambda: "its sum was not opened" in at_server(), "a void round")
     federation.notary.mend_cable()
-    wait_until(lambda: "answers again" in news(), 120, "the notary's return")
+    wait_until(lambda: "answers again" in news(), "the notary's return")
     await_opening(federation)
     federation.require_alive()
 
@@ -67,7 +68,7 @@ def test_a_notary_that_is_cut_off_is_waited_for(federation):
 def test_a_notary_that_is_killed_goes_on_where_it_was(federation):
     before = federation.opened()["experiments"][0]
     federation.working.kill()
-    federation.working.wait(30)
+    federation.working.wait(PATIENCE)
     federation.open_office()
     await_opening(federation)
     after = federation.opened()["experiments"][0]
@@ -78,16 +79,16 @@ def test_a_notary_that_is_killed_goes_on_where_it_was(federation):
 def test_an_owner_that_the_notary_does_not_count_any_more_stays_out(federation):
     at_server = federation.server.news("server.log")
     federation.notary.run("coinflower notary revoke ward-9.pub --folder notary")
-    wait_until(lambda: "A notary refused this client's ticket" in at_server(), 120, "the objection")
+    wait_until(lambda: "A notary refused this client's ticket" in at_server(), "the objection")
     federation.running.send_signal(signal.SIGTERM)
-    assert federation.running.wait(120) in (0, 1)  # it may have given up on a third client
+    assert federation.running.wait(PATIENCE) in (0, 1)  # it may have given up on a third client
     federation.notary.run("coinflower notary allow ward-9.pub --folder notary")
     federation.serve()
     await_opening(federation)
 
 
 def test_the_run_is_complete_and_no_round_was_opened_twice(federation):
-    assert federation.running.wait(600) == 0, federation.server.log("server.log")
+    assert federation.running.wait(TO_THE_END) == 0, federation.server.log("server.log")
     rounds = [row["round"] for row in read_metrics(federation.server.folder / "state")]
     assert rounds == sorted(set(rounds))
     assert rounds[-1] == federation.rounds
