@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coinflower.accounting.errors import UserError
 from coinflower.learning import Metrics
 from coinflower.server.checkpoint import write_atomically
 
@@ -114,14 +115,18 @@ class MetricsReader:
         self.rows: list[dict[str, Any]] = []
 
     def read_new(self) -> list[dict[str, Any]]:
-        """Return the rounds since the last look, and add them to ``rows``."""
+        """Return the rounds since the last look, and add them to ``rows``.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
             file.seek(self._read_bytes)
             # What follows the last newline is a line that is still being written.
             whole = file.read().rpartition(b"\n")[0]
-        new = [json.loads(line) for line in whole.splitlines()]
+        new = [_decoded(line, self._path) for line in whole.splitlines()]
         self._read_bytes += len(whole) + 1 if whole else 0
         self.rows += new
         return new
@@ -160,6 +165,23 @@ def last_private(rows: Sequence[dict[str, Any]]) -> tuple[int, dict[str, Any]] |
 
 def read_status(folder: Path) -> dict[str, Any]:
     """Return where the run stands; empty before it has begun."""
-    path = folder / STATUS
-    status: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return status
+    return read_object(folder / STATUS)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; an empty one if there is no file.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    return _decoded(path.read_bytes(), path) if path.exists() else {}
+
+
+def _decoded(text: bytes, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}.") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it must hold an object.")
+    return found

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from coinflower.accounting.errors import UserError
 from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink
 from coinflower.deploy.machines.queue import Experiment
@@ -118,8 +119,8 @@ class ExperimentRun:
 
     def close(self) -> None:
         """Tell the rest, and let the trackers go; the run must be over."""
-        self.tell()
-        self._trackers.close()
+        with self._trackers, contextlib.suppress(UserError):  # what is damaged was told
+            self.tell()
 
     def tell(self) -> None:
         """Log what the parameter server logged, and the rounds since the last time."""

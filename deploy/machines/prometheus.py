@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from coinflower.accounting.errors import UserError
 from coinflower.client.page.access import Access, DeniedError, is_loopback
 from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.machines.queue import Experiment, ExperimentQueue
@@ -130,21 +131,26 @@ def metrics_server(folder: Path, *, host: str, port: int | None) -> Iterator[Non
         timeout = 10
 
         def do_GET(self) -> None:
-            try:
-                if access is not None:
-                    headers = {name.lower(): value for name, value in self.headers.items()}
-                    access.check("GET", headers)
-            except DeniedError as denied:
-                self.send_error(denied.status, str(denied))
-                return
-            found = self.path == "/metrics"
-            body = render_metrics(folder) if found else "Look at /metrics.\n"
+            status, body = self._told()
             content = body.encode()
-            self.send_response(200 if found else 404)
+            self.send_response(status)
             self.send_header("Content-Type", _CONTENT_TYPE)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
+
+        def _told(self) -> tuple[int, str]:
+            if self.path != "/metrics":
+                return 404, "Look at /metrics.\n"
+            try:
+                if access is not None:
+                    headers = {name.lower(): value for name, value in self.headers.items()}
+                    access.check("GET", headers)
+                return 200, render_metrics(folder)
+            except DeniedError as denied:
+                return denied.status, f"{denied}\n"
+            except UserError as error:  # a file of the server's is damaged
+                return 500, f"{error}\n"
 
         def log_message(self, *_: Any) -> None: ...
 

@@ -59,7 +59,10 @@ class Experiment:
     @property
     def is_finished(self) -> bool:
         """Whether all rounds were played."""
-        return read_status(self.settings.state).get("state") == "finished"
+        try:
+            return read_status(self.settings.state).get("state") == "finished"
+        except UserError:  # damaged: whoever wants it continued is told
+            return False
 
     @property
     def is_due(self) -> bool:

@@ -187,6 +187,9 @@ class RunSupervisor:
                 self._note_failure(run.experiment.name, error)
         except RunFailedError as error:
             self._note_failure(run.experiment.name, error)
+        except UserError as error:  # a file of its own is damaged
+            run.cut_short()
+            self._note_failure(run.experiment.name, RunFailedError(str(error)))
         self._runs.remove(run)
         run.close()
         self._tell_end(run.experiment, run.last_round)

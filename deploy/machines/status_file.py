@@ -11,6 +11,7 @@ from typing import Any
 
 from coinflower.deploy.runs import is_alive
 from coinflower.server.checkpoint import write_atomically
+from coinflower.server.journal import read_object
 
 _FILE = "server.json"
 SETTINGS = "settings.toml"
@@ -56,9 +57,7 @@ def is_server_folder(folder: Path) -> bool:
 
 def read_status_file(folder: Path) -> dict[str, Any]:
     """Return what the server of a folder wrote last; empty if it never ran."""
-    path = folder / _FILE
-    status_file: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return status_file
+    return read_object(folder / _FILE)
 
 
 def is_served(folder: Path) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastapi import FastAPI, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 
+from coinflower.accounting.errors import UserError
 from coinflower.client.page.access import Access
 from coinflower.client.page.site import guarded_site
 from coinflower.deploy.machines.standing import read_server_status
@@ -22,6 +23,10 @@ def make_status_site(folder: Path, access: Access, port: int) -> FastAPI:
         port: Where it is served.
     """
     site = guarded_site(access, port=port, whose="server")
+
+    @site.exception_handler(UserError)
+    async def explain(_: Request, error: UserError) -> Response:
+        return PlainTextResponse(f"{error}\n", 500)
 
     @site.get("/")
     def page() -> Response:

@@ -108,6 +108,14 @@ def test_programs_get_the_same_figures_with_the_token_and_nobody_without(served:
     assert not any(word in told for word in ("participants", "answered", "asked", "epsilon"))
 
 
+def test_a_damaged_file_is_named(served: Served) -> None:
+    served.submit("fraud").round(REPORT, None)
+    (served.folder / "fraud" / "status.json").write_text("[")
+    with pytest.raises(urllib.error.HTTPError, match="500") as caught:
+        asked(f"http://127.0.0.1:{served.page.port}/status.json", served.page.access.token)
+    assert "status.json is damaged" in caught.value.read().decode()
+
+
 def test_the_link_is_for_the_servers_user_only_and_ends_with_the_page(served: Served) -> None:
     with operators_page("127.0.0.1:0", served.folder):
         link = served.folder / "server.page"

@@ -134,6 +134,17 @@ def test_a_page_of_another_site_cannot_read_them_under_its_own_name(tmp_path):
             assert b"coinflower_" not in caught.value.read()
 
 
+def test_damaged_figures_are_told_as_such(settings, tmp_path):
+    Journal(settings.state, insecure=False).round(REPORT, None)
+    path = settings.state / "metrics.jsonl"
+    path.write_text(path.read_text().replace("{", "[", 1))
+    port = free_port(LOOPBACK)
+    with metrics_server(tmp_path, host=LOOPBACK, port=port):
+        with pytest.raises(urllib.error.HTTPError, match="500") as caught:
+            asked(port)
+        assert f"{path} is damaged" in caught.value.read().decode()
+
+
 @pytest.mark.usefixtures("settings")
 def test_on_a_network_of_containers_they_have_any_name(tmp_path):
     port = free_port("0.0.0.0")

@@ -224,6 +224,21 @@ def test_another_experiments_failure_ends_nothing_else(follow, queue, tmp_path):
     assert queue.get("bad").error == "out of memory"
 
 
+@pytest.mark.parametrize("file", ["status.json", "metrics.jsonl"])
+def test_another_experiments_damaged_files_end_nothing_else(follow, queue, tmp_path, file):
+    def damage(state):
+        (state / file).write_text("nonsense\n")
+        return RUNNING
+
+    queue.enter(named(queue.get("main").settings, tmp_path, "bad"))
+    told, superlink = follow(
+        RUNNING, RUNNING, COMPLETED, COMPLETED, bad=[RUNNING, damage], side_by_side=2
+    )
+    assert told.startswith("The run is complete")
+    assert superlink.stopped == ["bad"]
+    assert f"{file} is damaged" in queue.get("bad").error
+
+
 def killed(after_a_round):
     def answer(state):
         journal = Journal(state, insecure=False)
