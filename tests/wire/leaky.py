@@ -67,7 +67,7 @@ class EarlyReply(_KnowsItsCoin):
 class SlowEarlyReply(EarlyReply):
     """Does so although all others wait for it."""
 
-    work_seconds = 2 * WORK_SECONDS
+    work_seconds = 3 * WORK_SECONDS
 
 
 class SharedFiller(_KnowsItsCoin):
