@@ -160,7 +160,7 @@ def test_several_notaries_are_all_needed(federation: Make) -> None:
     assert (opened(fed), opened(fed, 9001)) == (4, 3)
     assert stepped(fed) == 4
     assert len({report.round for report in fed.reports}) == 4
-    assert np.abs(learnt).max() < 1e3  # numbers under a mask would be millions
+    assert np.abs(learnt).max() < 1e3  # numbers under a mask are far larger
 
 
 def test_a_notary_is_not_told_who_answered_first(federation: Make) -> None:
