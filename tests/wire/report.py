@@ -45,6 +45,7 @@ def main(rounds=400):
     seen = _observe(Mode.MASKED, _MASKED_LEAKS, short)
     results.append(_row(seen, "early reply", "server", server_view, True))
     results.append(_row(seen, "early reply", "network", network_view, True))
+    results.append(_row(seen, "early reply", "notary", notary_view, None))  # as rounds may last
     results.append(_row(seen, "shared mask", "server", server_view, True))
     results.append(_row(seen, "no echo", "notary", notary_view, True))
     seen = _observe(Mode.MASKED, _SLOWEST_LEAKS, short)
@@ -77,14 +78,15 @@ def _observe(mode, kinds, rounds, round_seconds=None):
 def _row(seen, kind, observer, view, expected):
     found = judge(view(seen) if view is co_client_view else view(seen, kind))
     told = "yes" if found.leaks else "no"
+    right = expected in (None, found.leaks)
     count = seen.kinds.count(kind) or len(seen.kinds) - 1
     print(
         f"| {_mode(seen)} | {count} {kind} | {observer} "
         f"| {found.auc:.3f}, {found.low:.3f} to {found.high:.3f} | {found.p_value:.2g} "
-        f"| {found.tried} | {told}{'' if found.leaks == expected else ', which is WRONG'} |",
+        f"| {found.tried} | {told}{'' if right else ', which is WRONG'} |",
         flush=True,
     )
-    return found.leaks == expected
+    return right
 
 
 def _mode(seen):
