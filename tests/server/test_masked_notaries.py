@@ -73,6 +73,18 @@ def test_without_a_notary_no_client_is_asked_for_anything(federation: Make) -> N
     assert not fed.grid.sent("gradient")
 
 
+def test_a_notary_whose_record_cannot_be_written_is_none_and_nobody_is_charged(
+    federation: Make,
+) -> None:
+    fed = federation(Mode.MASKED, sizes=FOUR)
+    record = fed.folder / "notary" / "record.db"
+    record.rename(record.with_name("away.db"))
+    with pytest.raises(TooFewClientsError, match="No node is the notary"):
+        fed.run(patience_seconds=0.5)
+    assert not fed.grid.sent("vouch")
+    assert not any(fed.entries(node, "charge") for node in fed.nodes)
+
+
 def test_a_notary_that_is_killed_before_its_answer_leaves_costs_one_round(federation: Make) -> None:
     fed = federation(Mode.MASKED, sizes=FOUR, rounds=4)
 
