@@ -95,25 +95,29 @@ def _ratios(repetitions: int) -> list[dict[str, Any]]:
         warnings.filterwarnings("ignore", module="opacus")
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         seconds = take_turns(steps, repetitions)
+    batch = f"batch of {MEAN_BATCH:g}"
     return [
-        figure(f"simulator, {SETTING.clients} clients, steps per CPU second", 1 / seconds["many"]),
+        figure(
+            f"simulator, {SETTING.clients} clients, {batch}, steps per CPU second",
+            1 / seconds["many"],
+        ),
         at_least(
-            "simulator's steps per second / those of Opacus' loop",
+            f"simulator's steps per second / those of Opacus' loop, {batch}",
             seconds["opacus"] / seconds["many"],
             LEAST_SPEEDUP_OVER_OPACUS,
         ),
         at_least(
-            "simulator's steps per second / those of a bare step without privacy",
+            f"simulator's steps per second / those of a bare step without privacy, {batch}",
             seconds["bare"] / seconds["many"],
             LEAST_SHARE_OF_A_BARE_STEP,
         ),
         at_least(
-            f"simulator's steps per second, {SETTING.clients} clients / {FEW_CLIENTS}",
+            f"simulator's steps per second, {SETTING.clients} clients / {FEW_CLIENTS}, {batch}",
             seconds["few"] / seconds["many"],
             LEAST_SHARE_AT_SCALE,
         ),
         at_least(
-            f"capped steps per second over uncapped, {SETTING.clients} clients",
+            f"capped steps per second over uncapped, {SETTING.clients} clients, {batch}",
             seconds["many"] / seconds["capped"],
             LEAST_SHARE_WITH_CAP,
         ),
