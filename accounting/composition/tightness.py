@@ -41,6 +41,7 @@ _SEARCHED_FROM = 0.3
 _LIKELY_DELTA = 1e-9
 
 
+@functools.lru_cache(maxsize=64)
 def realised_epsilon_after(round_: Round, rounds: int, delta: float) -> float:
     """Return a lower bound on the worst-case ε at ``delta`` after ``rounds`` rounds.
 
@@ -65,6 +66,7 @@ def realised_epsilon_after(round_: Round, rounds: int, delta: float) -> float:
     return max(pair.epsilon(delta + CANCELLATION) for pair in _quiet_pairs(round_))
 
 
+@functools.lru_cache(maxsize=64)
 def realised_delta_after(round_: Round, rounds: int, epsilon: float) -> float:
     """Return a lower bound on the worst-case δ at ``epsilon`` after ``rounds`` rounds."""
     round_ = _with_cap_that_bites(round_)
@@ -77,6 +79,7 @@ def realised_delta_after(round_: Round, rounds: int, epsilon: float) -> float:
     return max(0.0, *(pair.delta(epsilon) - CANCELLATION for pair in _quiet_pairs(round_)))
 
 
+@functools.lru_cache(maxsize=64)
 def realised_sigma_after(round_: Round, rounds: int, epsilon: float, delta: float) -> float:
     """Return a noise multiplier at which a concrete data set still loses (ε, δ) or more.
 

@@ -2,21 +2,29 @@
 
 import pytest
 
-from coinflower.deploy.local.cluster import prepare
-from coinflower.protocol.modes import Mode
-from coinflower.report.run import report_local_run
-from tests.support.federations import plan, play
-
 GROUND = "return getComputedStyle(document.body).backgroundColor"
 CHARTS = "return [...document.querySelectorAll('svg.chart')].map(one => one.clientWidth)"
 
 
-@pytest.fixture
-def report(browser, tmp_path):
-    """Open the report of a run of 45 clients."""
-    cluster = prepare(plan(rounds=1, clients=45, mode=Mode.QUIET), tmp_path / "run")
+@pytest.fixture(scope="module")
+def page(chromium, tmp_path_factory):
+    """The address of the report of a run of 45 clients."""
+    # Here, because this file is also imported only to be skipped (tests/tools/test_required.py).
+    from coinflower.deploy.local.cluster import prepare
+    from coinflower.protocol.modes import Mode
+    from coinflower.report.run import report_local_run
+    from tests.support.federations import plan, play
+
+    folder = tmp_path_factory.mktemp("report") / "run"
+    cluster = prepare(plan(rounds=1, clients=45, mode=Mode.QUIET), folder)
     play(cluster)
-    browser.open(report_local_run(cluster).as_uri())
+    return report_local_run(cluster).as_uri()
+
+
+@pytest.fixture
+def report(browser, page):
+    """Open the report."""
+    browser.open(page)
     return browser
 
 

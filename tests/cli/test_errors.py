@@ -1,5 +1,6 @@
 """A mistake is one sentence, a defect keeps its trace, and any terminal can show both."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -15,16 +16,30 @@ PROGRAM = Path(sys.executable).parent / "coinflower"
 QUESTION = ["epsilon", "-p", "0.2", "-q", "0.1", "-d", "3", "--sigma", "1.5", "--delta", "1e-5"]
 
 
-def run(*arguments, cwd=None, **environment):
+@functools.cache  # several tests ask the same
+def run(*arguments, **environment):
     """Run the installed program; returns exit code, output and errors as bytes."""
     done = subprocess.run(
         [PROGRAM, *map(str, arguments)],
         capture_output=True,
         check=False,
-        cwd=cwd,
         env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **environment},
     )
     return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def main(monkeypatch, capsys):
+    """Return a function that runs the program in this process, and returns the same as text."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["coinflower", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        sys.modules.pop("own", None)
+        return left.value.code, *capsys.readouterr()
+
+    return call
 
 
 def test_the_version_is_that_of_the_package():
@@ -71,18 +86,19 @@ def test_a_defect_is_not_shown_as_a_mistake(monkeypatch):
     ],
 )
 def test_an_error_in_ones_own_model_is_one_sentence_with_its_place(
-    tmp_path, source, line, sentence
+    main, monkeypatch, tmp_path, source, line, sentence
 ):
     own = tmp_path / "own.py"
     own.write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     command = ["run", "--clients", "2", "--rounds", "1", "--model", "own:net", "--out", "out"]
-    code, out, err = run(*command, cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    told = err.decode()
-    assert (code, out) == (2, b"")
+    code, out, told = main(*command)
+    assert (code, out) == (2, "")
     assert f"model 'own:net' fails in {own}, line {line}: {sentence}" in told
     assert told.count("\n") == 1
     assert not (tmp_path / "out").exists()
-    traced = run(*command, "--debug", cwd=tmp_path, PYTHONPATH=str(tmp_path))[2].decode()
+    traced = main(*command, "--debug")[2]
     assert "Traceback" in traced
     assert traced.endswith(told)
 
