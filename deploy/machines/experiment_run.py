@@ -11,7 +11,7 @@ from pathlib import Path
 from coinflower.accounting.errors import UserError
 from coinflower.deploy.flower.run_app import write_app
 from coinflower.deploy.flower.superlink import Superlink
-from coinflower.deploy.machines.queue import Experiment
+from coinflower.deploy.machines.experiment import Experiment
 from coinflower.deploy.machines.server_log import FILE as RECORDS
 from coinflower.deploy.machines.server_log import Relay
 from coinflower.deploy.machines.status_file import SETTINGS

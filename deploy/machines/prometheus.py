@@ -13,7 +13,8 @@ from typing import Any
 from coinflower.accounting.errors import UserError
 from coinflower.client.page.access import Access, DeniedError, is_loopback
 from coinflower.deploy.errors import DeploymentError
-from coinflower.deploy.machines.queue import Experiment, ExperimentQueue
+from coinflower.deploy.machines.experiment import Experiment
+from coinflower.deploy.machines.queue import ExperimentQueue
 from coinflower.deploy.machines.standing import running_in, standing
 from coinflower.deploy.machines.status_file import is_served, read_status_file
 from coinflower.server.journal import read_metrics

@@ -9,75 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from coinflower.accounting.errors import UserError
 from coinflower.deploy.gateway.config import largest_body
+from coinflower.deploy.machines.experiment import ENTRY, Experiment, read, write
 from coinflower.deploy.machines.status_file import SETTINGS, is_server_folder
-from coinflower.protocol.strict import decode, strict
-from coinflower.server.checkpoint import write_atomically
-from coinflower.server.journal import read_status
 from coinflower.server.settings import Settings, load_settings, save_settings
 
 _FOLDER = "experiments"
-_ENTRY = "experiment.json"
 _LOCK = ".lock"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """One experiment of a server.
-
-    Attributes:
-        folder: Its own, with its settings.
-        settings: As they were when it was submitted.
-        number: Its place in the queue.
-        submitted: When it was submitted.
-        held: Whether the operator wants it stopped.
-        error: Why it failed; empty if it did not.
-    """
-
-    folder: Path
-    settings: Settings
-    number: int
-    submitted: str
-    held: bool = False
-    error: str = ""
-
-    @property
-    def name(self) -> str:
-        """Name of the experiment in its terms, by which commands know it."""
-        return self.settings.terms.experiment
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether all rounds were played."""
-        try:
-            return read_status(self.settings.state).get("state") == "finished"
-        except UserError:  # damaged: whoever wants it continued is told
-            return False
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is to run, or to go on."""
-        return not (self.held or self.error or self.is_finished)
-
-    def may_run_beside(self, other: Experiment) -> bool:
-        """Whether neither's rounds would show more about the other's coins than its own rounds do.
-
-        Where only participants are asked, they are busy for a while, and late in the other
-        experiment (docs/wire.md).
-        """
-        return not (
-            _shows_in(self.settings, other.settings) or _shows_in(other.settings, self.settings)
-        )
 
 
 class ExperimentQueue:
@@ -97,8 +43,8 @@ class ExperimentQueue:
         Raises:
             ValueError: The settings of one are damaged.
         """
-        entries = [entry for entry in self._folder.glob(f"*/{_ENTRY}") if entry.is_file()]
-        return sorted(map(_read, entries), key=lambda one: one.number)
+        entries = [entry for entry in self._folder.glob(f"*/{ENTRY}") if entry.is_file()]
+        return sorted(map(read, entries), key=lambda one: one.number)
 
     def get(self, name: str) -> Experiment:
         """Return an experiment.
@@ -157,7 +103,7 @@ class ExperimentQueue:
             if not known:
                 return self._add(settings)
             save_settings(replace(settings, resume=True), known[0].folder / SETTINGS)
-            return _write(replace(known[0], error=""))
+            return write(replace(known[0], error=""))
 
     def hold(self, name: str) -> Experiment:
         """Want an experiment stopped.
@@ -175,10 +121,15 @@ class ExperimentQueue:
         """
         return self._change(name, lambda one: replace(one, held=False, error=""))
 
+    def note_begun(self, name: str) -> None:
+        """Note that a round was played, so that the experiment never begins anew."""
+        with self._locked():
+            write(replace(self.get(name), begun=True))
+
     def note_failure(self, name: str, error: str) -> None:
         """Note why an experiment failed; it waits until it is released."""
         with self._locked():
-            _write(replace(self.get(name), error=error))
+            write(replace(self.get(name), error=error))
 
     def _change(self, name: str, change: Callable[[Experiment], Experiment]) -> Experiment:
         self._require_own_folder()
@@ -186,7 +137,7 @@ class ExperimentQueue:
             found = self.get(name)
             if found.is_finished:
                 raise UserError(f"Experiment {name} is complete: {found.settings.state}.")
-            return _write(change(found))
+            return write(change(found))
 
     def _add(self, settings: Settings) -> Experiment:
         made = Experiment(
@@ -197,7 +148,7 @@ class ExperimentQueue:
         )
         made.folder.mkdir(parents=True, exist_ok=True)
         save_settings(made.settings, made.folder / SETTINGS)
-        return _write(made)
+        return write(made)
 
     def _require_new(self, settings: Settings, besides: list[Experiment] | None = None) -> None:
         """Refuse what clients, commands or files would take for an experiment that is there."""
@@ -273,19 +224,6 @@ def largest_body_of(settings: Settings, folder: Path) -> int:
     return largest
 
 
-def _shows_in(settings: Settings, other: Settings) -> bool:
-    """Whether coins that are secret would show in another experiment.
-
-    On a fixed pace other clients must not notice who is busy. Without one they may, but whoever
-    gets the other's model must not: there, an answer that comes late must not be left out.
-    """
-    mode = settings.terms.mode
-    if mode.answers_always or not mode.hides_coins:
-        return False
-    leaves_out = other.round_seconds is not None or other.enough is not None
-    return settings.round_seconds is not None or leaves_out
-
-
 def _require_ready(settings: Settings, states: Path) -> None:
     """Refuse what a server could not run, before it is in the queue."""
     from coinflower.deploy.trackers.following import require_trackers
@@ -297,41 +235,3 @@ def _require_ready(settings: Settings, states: Path) -> None:
             require_ready(replace(settings, state=Path(nothing)))
     else:
         require_ready(settings)
-
-
-@strict
-class _Entry:
-    """What an experiment's file holds; its attributes are those of `Experiment`."""
-
-    number: int
-    submitted: str
-    held: bool
-    error: str
-
-
-def _write(experiment: Experiment) -> Experiment:
-    content = {
-        "number": experiment.number,
-        "submitted": experiment.submitted,
-        "held": experiment.held,
-        "error": experiment.error,
-    }
-    write_atomically(experiment.folder / _ENTRY, json.dumps(content).encode())
-    return experiment
-
-
-def _read(path: Path) -> Experiment:
-    entry = decode(_Entry, path.read_bytes(), f"The queue's file {path}")
-    settings = path.with_name(SETTINGS)
-    found = settings.stat()
-    return Experiment(
-        folder=path.parent,
-        settings=_settings_in(settings, found.st_ino, found.st_mtime_ns),
-        **vars(entry),
-    )
-
-
-@functools.lru_cache(maxsize=1 << 10)
-def _settings_in(path: Path, _file: int, _changed: int) -> Settings:
-    """Read settings; a server looks at all of its experiments every second."""
-    return load_settings(path)

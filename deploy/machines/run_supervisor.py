@@ -12,6 +12,7 @@ from coinflower.deploy.errors import DeploymentError
 from coinflower.deploy.flower.superlink import Superlink
 from coinflower.deploy.gateway.config import largest_body
 from coinflower.deploy.gateway.process import Gateway
+from coinflower.deploy.machines.experiment import Experiment
 from coinflower.deploy.machines.experiment_run import (
     ExperimentRun,
     RunInterruptedError,
@@ -20,7 +21,7 @@ from coinflower.deploy.machines.experiment_run import (
     told_complete,
 )
 from coinflower.deploy.machines.node_registry import FOLDER, NodeAdmission, Registry
-from coinflower.deploy.machines.queue import Experiment, ExperimentQueue
+from coinflower.deploy.machines.queue import ExperimentQueue
 from coinflower.deploy.machines.status_file import StatusFile
 from coinflower.deploy.runs import RunFailedError
 from coinflower.server.journal import read_metrics
@@ -153,9 +154,10 @@ class RunSupervisor:
     def _begin(self, experiment: Experiment) -> None:
         self._told_in_use.discard(experiment.name)
         try:
+            experiment.require_state()
             self._open_door(largest_body(experiment.settings.terms), experiment.name)
             self._runs.append(ExperimentRun(experiment, self._superlink))
-        except UserError as error:  # the model or a tracker is gone since it was submitted
+        except UserError as error:  # state, model or tracker are gone since it was submitted
             self._note_failure(experiment.name, RunFailedError(str(error)))
             return
         log_of(experiment.name).info("Begins after round %d.", self._runs[-1].last_round)
@@ -178,7 +180,10 @@ class RunSupervisor:
         if wanted is None or wanted.held:
             run.ask_to_stop(_round_limit(run.experiment) + drain_seconds)
         try:
-            if not run.is_over():
+            over = run.is_over()
+            if run.last_round and not (wanted is None or wanted.begun):
+                self._queue.note_begun(wanted.name)
+            if not over:
                 return
         except RunInterruptedError as error:
             if run.progressed:

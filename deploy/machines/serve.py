@@ -25,10 +25,11 @@ from coinflower.deploy.keys.keys import (
     SOON,
     require_server_files,
 )
+from coinflower.deploy.machines.experiment import Experiment
 from coinflower.deploy.machines.experiment_run import WriteReport
 from coinflower.deploy.machines.health import HealthServer
 from coinflower.deploy.machines.prometheus import metrics_server
-from coinflower.deploy.machines.queue import Experiment, ExperimentQueue, largest_body_of
+from coinflower.deploy.machines.queue import ExperimentQueue, largest_body_of
 from coinflower.deploy.machines.run_supervisor import RunSupervisor
 from coinflower.deploy.trackers.following import require_trackers
 from coinflower.server.app import require_ready

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from coinflower.accounting.errors import UserError
-from coinflower.deploy.machines.queue import Experiment, ExperimentQueue
+from coinflower.deploy.machines.experiment import Experiment
+from coinflower.deploy.machines.queue import ExperimentQueue
 from coinflower.deploy.machines.status_file import (
     SETTINGS,
     is_served,

@@ -8,7 +8,8 @@ import pytest
 import tomli_w
 
 from coinflower.deploy.gateway.config import largest_body
-from coinflower.deploy.machines.queue import Experiment, ExperimentQueue, largest_body_of
+from coinflower.deploy.machines.experiment import Experiment
+from coinflower.deploy.machines.queue import ExperimentQueue, largest_body_of
 from coinflower.deploy.machines.standing import standing
 from coinflower.protocol.modes import Mode
 from coinflower.server.checkpoint import CheckpointFolder

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,11 @@ from coinflower.deploy.gateway.config import largest_body
 from coinflower.deploy.machines import run_supervisor as supervisor
 from coinflower.deploy.machines import serve
 from coinflower.deploy.machines.queue import ExperimentQueue
+from coinflower.deploy.machines.standing import standing
 from coinflower.deploy.runs import RunFailedError
 from coinflower.flower_internals.control import RunStatus
 from coinflower.report.run import report_server_run
+from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.journal import Journal
 from coinflower.server.sole_use import sole_use
 from tests.support.federations import REPORT
@@ -222,6 +225,25 @@ def test_another_experiments_failure_ends_nothing_else(follow, queue, tmp_path):
     told, _ = follow(RUNNING, RUNNING, COMPLETED, COMPLETED, bad=[FAILED], side_by_side=2)
     assert told.startswith("The run is complete")
     assert queue.get("bad").error == "out of memory"
+
+
+@pytest.mark.parametrize("ending", [RUNNING, COMPLETED])
+def test_what_has_begun_and_lost_its_state_does_not_begin_anew(follow, queue, ending):
+    def play(state):
+        CheckpointFolder(state, queue.get("main").settings.terms.hash).use_rounds_through(1)
+        Journal(state, insecure=False).round(REPORT, None)
+        return RUNNING
+
+    follow(play, RUNNING, ending)
+    state = queue.get("main").settings.state
+    away = state.rename(state.with_name("not-mounted"))
+    with pytest.raises(RunFailedError, match=f"Its state is gone from {state}; is a disk not"):
+        follow(RUNNING)
+    assert not queue.get("main").is_due
+    shutil.rmtree(state)
+    away.rename(state)
+    back = standing(queue.get("main"), [])["state"]
+    assert back == ("finished" if ending is COMPLETED else "failed")
 
 
 @pytest.mark.parametrize("file", ["status.json", "metrics.jsonl"])
