@@ -25,7 +25,10 @@ Rows = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
 Draws = npt.NDArray[np.float64]
 
-_PART = 256  # records: enough to keep a thread busy, few enough for several threads
+# Threads hand Python to each other at every step of a part, so parts are as large as eight threads
+# allow, within what one chunk or two hold.
+_FEWEST, _MOST = 256, 512  # records of a part
+_THREADS = 8
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,11 +122,12 @@ class BatchSums:
 
     def _parts(self, batch: Batch) -> list[slice]:
         """Cut the rows; an even number of parts keeps two and four threads busy to the end."""
+        most = min(max(_FEWEST, len(batch.rows) // _THREADS), _MOST)
         together = self._together(batch)
         if together is not None and len(together):
             _, sizes = np.unique(together, return_counts=True)
-            return list(slices_of_whole_groups(sizes, _PART))
-        count = math.ceil(len(batch.rows) / _PART)
+            return list(slices_of_whole_groups(sizes, most))
+        count = math.ceil(len(batch.rows) / most)
         count = max(1, count + (count > 1) * (count % 2))
         edges = [len(batch.rows) * i // count for i in range(count + 1)]
         return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
