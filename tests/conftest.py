@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Generator
+import sys
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,6 +118,25 @@ def pytest_terminal_summary(
     for name, text in _markers(config).items():
         if re.search(rf"not {name}\b", config.option.markexpr):
             terminalreporter.write_line(f"Left out: {name}: {text}")
+
+
+@pytest.fixture
+def program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs our program in this process: exit code, output and errors."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        from coinflower.cli import main as cli
+
+        monkeypatch.setattr(sys, "argv", ["coinflower", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        code = ended.value.code or 0
+        assert isinstance(code, int)
+        return code, *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture(scope="session")

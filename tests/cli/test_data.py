@@ -1,7 +1,6 @@
 """`coinflower data`, and files as data of `run` and `simulate`: what is read, what is wrong."""
 
 import json
-import sys
 import tomllib
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 import tomli_w
 
 from coinflower.accounting.errors import UserError
-from coinflower.cli import main as cli
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.unit import Unit
 from tests.support import scans, tables
@@ -20,18 +18,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """Return a function that runs the program and gives exit code, output and errors."""
+def command(program, monkeypatch, tmp_path):
+    """The program, in a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["coinflower", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return ended.value.code, printed.out, printed.err
-
-    return run
+    return program
 
 
 @pytest.fixture

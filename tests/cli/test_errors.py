@@ -28,20 +28,6 @@ def run(*arguments, **environment):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.fixture
-def main(monkeypatch, capsys):
-    """Return a function that runs the program in this process, and returns the same as text."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["coinflower", *arguments])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        sys.modules.pop("own", None)
-        return left.value.code, *capsys.readouterr()
-
-    return call
-
-
 def test_the_version_is_that_of_the_package():
     assert run("--version") == (0, f"coinflower {version('coinflower')}\n".encode(), b"")
 
@@ -86,19 +72,21 @@ def test_a_defect_is_not_shown_as_a_mistake(monkeypatch):
     ],
 )
 def test_an_error_in_ones_own_model_is_one_sentence_with_its_place(
-    main, monkeypatch, tmp_path, source, line, sentence
+    program, monkeypatch, tmp_path, source, line, sentence
 ):
     own = tmp_path / "own.py"
     own.write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     command = ["run", "--clients", "2", "--rounds", "1", "--model", "own:net", "--out", "out"]
-    code, out, told = main(*command)
+    code, out, told = program(*command)
+    sys.modules.pop("own", None)
     assert (code, out) == (2, "")
     assert f"model 'own:net' fails in {own}, line {line}: {sentence}" in told
     assert told.count("\n") == 1
     assert not (tmp_path / "out").exists()
-    traced = main(*command, "--debug")[2]
+    traced = program(*command, "--debug")[2]
+    sys.modules.pop("own", None)
     assert "Traceback" in traced
     assert traced.endswith(told)
 

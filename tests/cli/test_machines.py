@@ -16,7 +16,6 @@ import pytest
 from flwr.clientapp import ClientApp
 
 from coinflower.accounting.ledger.ledger import Ledger
-from coinflower.cli import main as cli
 from coinflower.cli.machines import client as cli_client
 from coinflower.client.app import make_app
 from coinflower.client.node.private_key import load_private_key
@@ -179,17 +178,14 @@ POLICY = policy_text(modes=["trusted"])
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
+def command(program, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli_client, "start_logging", lambda _: None)
     (tmp_path / "policy.toml").write_text(POLICY)
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["coinflower", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return ended.value.code or 0, printed.out, printed.err.replace("\n", " ")
+        code, out, err = program(*arguments)
+        return code, out, err.replace("\n", " ")
 
     return run
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tomli_w
 
-from coinflower.cli import main as cli
 from coinflower.learning import build_model, fingerprint, model_of
 from tests.support.builders import make_terms
 
@@ -19,18 +18,10 @@ Command = Callable[..., tuple[object, str, str]]
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path) -> Command:
+def command(program, monkeypatch, tmp_path) -> Command:
     """Return a function that prints a fingerprint and gives exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["coinflower", "model", "fingerprint", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return ended.value.code or 0, printed.out, printed.err
-
-    return run
+    return functools.partial(program, "model", "fingerprint")
 
 
 def told(command: Command, *arguments: str) -> dict[str, object]:

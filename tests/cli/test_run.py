@@ -1,27 +1,17 @@
 """What a person can get wrong with `coinflower run` and `client`: one sentence, exit code 2."""
 
 import socket
-import sys
 
 import pytest
 
-from coinflower.cli import main as cli
 from tests.support.builders import policy_text
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """Return a function that runs the program and gives exit code, output and errors."""
+def command(program, monkeypatch, tmp_path):
+    """The program, in a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["coinflower", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return ended.value.code, printed.out, printed.err
-
-    return run
+    return program
 
 
 @pytest.mark.parametrize(

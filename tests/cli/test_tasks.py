@@ -2,13 +2,11 @@
 
 import csv
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from coinflower.cli import main as cli
 from coinflower.learning.data.tables.schema import load_schema
 from tests.support import tables
 from tests.support.own_tasks import HERE
@@ -32,19 +30,11 @@ range = [0, 100]
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """Return a function that runs the program and gives exit code, output and errors."""
+def command(program, monkeypatch, tmp_path):
+    """The program, in a folder of the test's own; its processes find modules of the tests."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["coinflower", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return ended.value.code, printed.out, printed.err
-
-    return run
+    return program
 
 
 @pytest.fixture

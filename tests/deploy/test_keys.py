@@ -1,11 +1,11 @@
 """Keys and certificates: what is made, who may read it, how long it lasts, what is refused."""
 
+import functools
 import ipaddress
 import json
 import ssl
 import stat
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,7 +13,6 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 from flwr.cli.supernode.register import try_load_public_key
 
-from coinflower.cli import main as cli
 from coinflower.client.node.private_key import load_private_key
 from coinflower.deploy.keys import keys
 from coinflower.deploy.keys.key_files import (
@@ -46,15 +45,8 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["coinflower", "keys", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return ended.value.code or 0, printed.out, printed.err
-
-    return run
+def command(program):
+    return functools.partial(program, "keys")
 
 
 def test_private_files_are_for_their_owner_only(folder):

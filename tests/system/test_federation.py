@@ -58,14 +58,12 @@ def test_without_noise_and_sampling_it_is_centralised_gradient_descent(federatio
 
 
 @pytest.mark.parametrize("mode", PRIVATE_MODES)
-def test_the_command_trains_in_every_private_mode(tmp_path, mode):
+def test_the_command_trains_in_every_private_mode(program, tmp_path, mode):
     out = tmp_path / "run"
-    command = [COINFLOWER, "run", "--clients", "3", "--rounds", "4", "--mode", mode]
-    done = subprocess.run(
-        [*command, "--out", out, "--json"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    command = ["run", "--clients", "3", "--rounds", "4", "--mode", mode]
+    code, printed, told = program(*command, "--out", out, "--json")
+    assert code == 0, told
+    result = json.loads(printed)
     assert result["rounds"] == 4
     assert result["mode"] == mode
     assert 0 <= result["accuracy"] <= 1
@@ -83,7 +81,14 @@ def test_the_command_trains_in_every_private_mode(tmp_path, mode):
     assert not processes(out)
 
 
-def test_the_command_trains_under_a_cap(tmp_path):
+def succeeded(done):
+    """Return what a command printed, which must have gone well."""
+    code, printed, told = done
+    assert code == 0, told
+    return printed
+
+
+def test_the_command_trains_under_a_cap(program, tmp_path):
     out = tmp_path / "run"
     command = [COINFLOWER, "run", "--clients", "3", "--rounds", "4", "-p", "0.2", "-q", "0.05"]
     done = subprocess.run(
@@ -104,7 +109,7 @@ def test_the_command_trains_under_a_cap(tmp_path):
     assert all(row["dropped"] == 0 for row in metrics)
     ledger = str(out / "clients" / "client-0.db")
     shown, told, exported = (
-        subprocess.run([COINFLOWER, *words], capture_output=True, text=True, check=True).stdout
+        succeeded(program(*words))
         for words in (
             ["ledger", "show", ledger, "--delta", "1e-3", "--json"],
             ["explain", ledger, "--delta", "1e-3", "--json"],
@@ -120,24 +125,23 @@ def test_the_command_trains_under_a_cap(tmp_path):
     entries = json.loads(exported)["entries"]
     assert all(json.loads(entry["terms"])["cap"] == 2.0 for entry in entries)
     backup = str(tmp_path / "backup.db")
-    subprocess.run([COINFLOWER, "ledger", "backup", ledger, backup], check=True)
+    succeeded(program("ledger", "backup", ledger, backup))
     with Ledger.open(Path(backup), read_only=True) as copy:
         assert copy.spent(1e-3) == spent
 
 
-def test_mode_none_needs_its_flag_and_says_what_it_is(tmp_path):
-    command = [COINFLOWER, "run", "--clients", "2", "--rounds", "2", "--mode", "none"]
-    refused = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "--no-privacy" in refused.stderr
-    done = subprocess.run(
-        [*command, "--no-privacy"], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    assert "NO PRIVACY" in done.stderr
-    assert "NO PRIVACY" in done.stdout
+def test_mode_none_needs_its_flag_and_says_what_it_is(program, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "--clients", "2", "--rounds", "2", "--mode", "none"]
+    code, _, told = program(*command)
+    assert code == 2
+    assert "--no-privacy" in told
+    code, printed, told = program(*command, "--no-privacy")
+    assert code == 0, told
+    assert "NO PRIVACY" in told
+    assert "NO PRIVACY" in printed
     (report,) = tmp_path.glob("runs/*/report.html")
-    assert f"Report: {report}" in done.stdout
+    assert f"Report: {report}" in printed
 
 
 def test_clients_that_may_not_take_part_stay_out_and_the_run_goes_on(federation, tmp_path):

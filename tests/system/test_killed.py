@@ -55,7 +55,7 @@ def test_killed_in_mid_run_it_resumes_and_asks_no_round_twice(federation, resume
 
 def test_ctrl_c_stops_everything_and_leaves_whole_ledgers(tmp_path):
     out = tmp_path / "run"
-    command = [COINFLOWER, "run", "--clients", "3", "--rounds", "60", "--out", out]
+    command = [COINFLOWER, "run", "--clients", "2", "--rounds", "60", "--out", out]
     running = subprocess.Popen(
         [*command, "--nodes", "processes"],
         stdout=subprocess.PIPE,
@@ -69,6 +69,6 @@ def test_ctrl_c_stops_everything_and_leaves_whole_ledgers(tmp_path):
     assert "--resume" in stderr
     assert "Traceback" not in stdout + stderr
     assert not processes(out)
-    for index in range(3):
+    for index in range(2):
         with Ledger.open(out / "clients" / f"client-{index}.db") as ledger:
             assert ledger.verify().entries > 0
