@@ -14,8 +14,11 @@ import coinflower
 from coinflower.accounting.errors import UserError
 from coinflower.learning.vision import mending_torchvision
 
+# A package there may itself be a link.
 _LIBRARIES = tuple(
-    str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")
+    str(folder)
+    for name in ("stdlib", "purelib", "platlib")
+    for folder in (Path(sysconfig.get_path(name)), Path(sysconfig.get_path(name)).resolve())
 )
 # In a clone the packages are links to folders beside the user's own files.
 _THIS_PROGRAM = tuple(
@@ -93,4 +96,5 @@ def _is_the_users(filename: str) -> bool:
     path = Path(filename)
     if not path.is_absolute() or not path.exists():  # <frozen importlib>, <string>
         return False
-    return not str(path.resolve()).startswith(_LIBRARIES + _THIS_PROGRAM)
+    known = _LIBRARIES + _THIS_PROGRAM
+    return not any(str(one).startswith(known) for one in (path, path.resolve()))

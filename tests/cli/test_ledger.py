@@ -5,8 +5,6 @@ import io
 import json
 import sqlite3
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -20,7 +18,6 @@ from coinflower.accounting.mechanism import Round
 from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.cli.main import app
 
-PROGRAM = Path(sys.executable).parent / "coinflower"
 TERMS = Certified(Round(p=0.5, q=0.1, d=20, noise_multiplier=1.5))
 
 
@@ -34,15 +31,10 @@ def path(tmp_path):
     return path
 
 
-def run(*arguments):
-    """Run the installed program in a process of its own."""
-    return subprocess.run(
-        [PROGRAM, "ledger", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+@pytest.fixture
+def run(program):
+    """Return a function that runs a command as a user's shell would see it."""
+    return lambda *words: subprocess.CompletedProcess(words, *program("ledger", *words))
 
 
 def call(*arguments):
@@ -87,7 +79,7 @@ def test_create_answers_in_json_too(tmp_path):
     assert made == {"path": str(path), "data_set": "x"}
 
 
-def test_a_ledger_is_never_overwritten(path):
+def test_a_ledger_is_never_overwritten(run, path):
     before = path.read_bytes()
     assert_refused(run("create", path, "--data-set", "x"), path, "never overwritten")
     assert path.read_bytes() == before
@@ -156,12 +148,12 @@ def test_looking_changes_nothing(path, command):
 
 
 @pytest.mark.parametrize("command", ["show", "verify", "export"])
-def test_a_tampered_ledger_is_refused(path, command):
+def test_a_tampered_ledger_is_refused(run, path, command):
     tamper(path, "UPDATE entries SET coin = 1 - coin WHERE seq = 3")
     assert_refused(run(command, path), path, "entry 3 was changed", "Keep the file")
 
 
-def test_a_ledger_without_its_guards_is_refused(path):
+def test_a_ledger_without_its_guards_is_refused(run, path):
     outside = sqlite3.connect(path)
     outside.execute("DROP TRIGGER entries_are_never_changed")
     outside.commit()
@@ -169,32 +161,32 @@ def test_a_ledger_without_its_guards_is_refused(path):
     assert_refused(run("verify", path), "its tables, indexes or triggers are not those of a ledger")
 
 
-def test_sums_that_were_edited_are_found(path):
+def test_sums_that_were_edited_are_found(run, path):
     tamper(path, "UPDATE tallies SET charged = 1")
     assert_refused(run("verify", path), "its sums do not agree")
 
 
-def test_a_missing_ledger_is_not_made_up(tmp_path):
+def test_a_missing_ledger_is_not_made_up(run, tmp_path):
     assert_refused(run("show", tmp_path / "gone.db"), "There is no ledger at", "gone.db")
     assert not list(tmp_path.iterdir())
 
 
-def test_another_file_is_not_a_ledger(tmp_path):
+def test_another_file_is_not_a_ledger(run, tmp_path):
     (tmp_path / "notes.txt").write_text("hello" * 1000)
     assert_refused(run("verify", tmp_path / "notes.txt"), "notes.txt")
 
 
-def test_a_delta_outside_its_range_is_refused(path):
+def test_a_delta_outside_its_range_is_refused(run, path):
     assert_refused(run("show", path, "--delta", "2"), "delta = 2.0", "between 0 and 1")
 
 
-def test_an_unwritable_export_is_told_in_one_sentence(path, tmp_path):
+def test_an_unwritable_export_is_told_in_one_sentence(run, path, tmp_path):
     (tmp_path / "file").touch()
     for target in (tmp_path / "no" / "such.csv", tmp_path / "file" / "x.csv", tmp_path):
         assert_refused(run("export", path, "--out", target), target)
 
 
-def test_a_backup_says_what_it_is_and_is_adopted_on_purpose_only(path, tmp_path):
+def test_a_backup_says_what_it_is_and_is_adopted_on_purpose_only(run, path, tmp_path):
     copy = tmp_path / "backup.db"
     made = json.loads(call("backup", path, copy, "--json"))
     assert made["entries"] == 5
@@ -213,7 +205,7 @@ def test_a_backup_says_what_it_is_and_is_adopted_on_purpose_only(path, tmp_path)
     assert_refused(run("adopt", path, "--yes"), "is a ledger already")
 
 
-def test_a_witness_finds_a_ledger_that_was_set_back(path, tmp_path):
+def test_a_witness_finds_a_ledger_that_was_set_back(run, path, tmp_path):
     older, witness = tmp_path / "older.db", tmp_path / "witness"
     older.write_bytes(path.read_bytes())
     assert "has seen the 5 entries" in call("witness", path, witness)
@@ -238,7 +230,7 @@ def policy_for(path, delta):
     return policy
 
 
-def test_show_reports_at_the_delta_of_the_policy(path):
+def test_show_reports_at_the_delta_of_the_policy(run, path):
     policy = policy_for(path, 1e-3)
     shown = json.loads(call("show", path, "--policy", policy, "--json"))
     assert (shown["delta"], shown["budget_epsilon"]) == (1e-3, 50.0)
@@ -262,7 +254,7 @@ def test_a_pause_holds_until_it_is_resumed(path):
         ledger.flip_all("trial [bold]", [5])
 
 
-def test_an_experiment_is_left_for_good_and_only_on_purpose(path):
+def test_an_experiment_is_left_for_good_and_only_on_purpose(run, path):
     before = path.read_bytes()
     assert_refused(run("leave", path, "trial"), "cannot be undone", "--yes")
     assert_refused(run("leave", path, "other", "--yes"), "No experiment begins with 'other'")
@@ -277,7 +269,7 @@ def test_an_experiment_is_left_for_good_and_only_on_purpose(path):
 
 
 @pytest.mark.parametrize("command", [["pause"], ["resume"], ["leave", "trial", "--yes"]])
-def test_nothing_is_stopped_where_there_is_no_ledger(tmp_path, command):
+def test_nothing_is_stopped_where_there_is_no_ledger(run, tmp_path, command):
     missing, wrong = tmp_path / "missing.db", tmp_path / "wrong.db"
     wrong.write_text("a letter to my aunt")
     for file in (missing, wrong):

@@ -2,8 +2,6 @@
 
 import json
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,17 +12,15 @@ from coinflower.accounting.rounding import rounded_down, rounded_up
 from coinflower.cli.main import app
 from coinflower.protocol.planning import planner
 
-PROGRAM = Path(sys.executable).parent / "coinflower"
 SCENARIO_1 = "-p 0.001 -q 0.1 -d 30"
 SCENARIO_2 = "-p 0.1 -q 0.001 -d 1000"
 SMALL = "-p 0.1 -q 0.1 -d 3"
 
 
-def run(arguments):
-    """Run the installed program in a process of its own."""
-    return subprocess.run(
-        [PROGRAM, *arguments.split()], capture_output=True, text=True, check=False, timeout=240
-    )
+@pytest.fixture
+def run(program):
+    """Return a function that runs a command as a user's shell would see it."""
+    return lambda words: subprocess.CompletedProcess(words, *program(*words.split()))
 
 
 def call(arguments):
@@ -38,7 +34,7 @@ def figures(arguments):
     return json.loads(call(f"{arguments} --json").stdout)
 
 
-def test_epsilon_of_ten_thousand_rounds():
+def test_epsilon_of_ten_thousand_rounds(run):
     done = run(f"epsilon {SCENARIO_1} --sigma 2.4903 --delta 1e-5 --rounds 10000 --json")
     assert done.returncode == 0
     assert done.stderr == ""
@@ -90,7 +86,7 @@ def test_compare_says_what_the_client_as_a_whole_loses(known, asked):
 
 
 @pytest.mark.parametrize("arguments", ["--cap 0.5", "--cap nan", "--cap 2 --scheme paper"])
-def test_a_cap_that_means_nothing_is_refused(arguments):
+def test_a_cap_that_means_nothing_is_refused(run, arguments):
     done = run(f"epsilon {SCENARIO_1} --sigma 1 --delta 1e-5 {arguments}")
     assert done.returncode == 2
     assert "cap" in done.stderr
@@ -149,7 +145,7 @@ def test_people_get_the_same_figures_in_words():
 
 
 @pytest.mark.parametrize("scheme", ["paper", "printed"])
-def test_what_is_no_upper_bound_says_so(scheme):
+def test_what_is_no_upper_bound_says_so(run, scheme):
     done = run(f"epsilon {SMALL} --sigma 1.5 --delta 1e-5 --scheme {scheme} --json")
     assert done.returncode == 0
     assert "not an upper bound" in done.stderr
@@ -158,7 +154,7 @@ def test_what_is_no_upper_bound_says_so(scheme):
     assert found["upper_bound"] is False
 
 
-def test_the_ideal_says_that_it_bounds_no_clients_loss():
+def test_the_ideal_says_that_it_bounds_no_clients_loss(run):
     done = run(f"epsilon {SMALL} --sigma 1.5 --delta 1e-5 --scheme cs --json")
     assert done.returncode == 0
     assert "'cs' is not an upper bound for a client of a federation" in done.stderr
@@ -213,7 +209,7 @@ def test_help_marks_both_schemes_of_the_paper(command):
         (f"epsilon {SMALL} --sigma 1 --delta 1e-5 --plot /no/such/folder/x.png", ("/no/such",)),
     ],
 )
-def test_bad_input_is_told_in_one_sentence(arguments, named):
+def test_bad_input_is_told_in_one_sentence(run, arguments, named):
     done = run(arguments)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -224,7 +220,7 @@ def test_bad_input_is_told_in_one_sentence(arguments, named):
         assert part in sentence
 
 
-def test_without_a_command_it_helps():
+def test_without_a_command_it_helps(run):
     done = run("")
     assert done.returncode == 2
     assert "Usage: coinflower" in done.stdout + done.stderr

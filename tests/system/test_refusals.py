@@ -40,23 +40,32 @@ def allow_less(policy):
     policy.write_text(text.replace(line, "largest_p = 0.01"))
 
 
-def resume(cluster, *options):
-    return subprocess.run(
-        [PROGRAM, "run", "--resume", str(cluster.folder), *options],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-        env={**os.environ, "COLUMNS": "60"},
-    )
+@pytest.fixture
+def resume(program, monkeypatch):
+    """Return a function that goes on with a run, in a narrow terminal."""
+
+    def run(cluster):
+        monkeypatch.setenv("COLUMNS", "60")
+        done = program("run", "--resume", cluster.folder)
+        monkeypatch.delenv("COLUMNS")
+        return subprocess.CompletedProcess("run", *done)
+
+    return run
 
 
-def status(cluster, *options):
-    command = [PROGRAM, "status", str(cluster.folder), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+@pytest.fixture
+def status(program):
+    """Return a function that prints how a run is."""
+
+    def run(cluster, *options):
+        code, printed, told = program("status", cluster.folder, *options)
+        assert code == 0, told
+        return printed
+
+    return run
 
 
-def test_a_run_that_nobody_can_join_ends_with_the_reason(cluster):
+def test_a_run_that_nobody_can_join_ends_with_the_reason(status, resume, cluster):
     for policy in cluster.policies:
         allow_less(policy)
     done = resume(cluster)
@@ -68,7 +77,7 @@ def test_a_run_that_nobody_can_join_ends_with_the_reason(cluster):
     assert (found["server"], found["run"], found["refusals"]) == ("stopped", "failed", sentence)
 
 
-def test_a_run_goes_on_without_those_that_refuse_and_says_so(cluster):
+def test_a_run_goes_on_without_those_that_refuse_and_says_so(status, resume, cluster):
     allow_less(cluster.policies[1])
     done = resume(cluster)
     sentence = f"1 of 3 clients refuse: {Refusal.PARTICIPATION.value}"
@@ -79,7 +88,7 @@ def test_a_run_goes_on_without_those_that_refuse_and_says_so(cluster):
     assert "1 of 3 clients refuse" in status(cluster)
 
 
-def test_a_refusal_that_may_pass_is_waited_for_and_named_at_the_end(cluster):
+def test_a_refusal_that_may_pass_is_waited_for_and_named_at_the_end(resume, cluster):
     for index in range(3):
         pause(cluster.ledger(index))
     change(cluster, patience_seconds=20.0)
@@ -130,19 +139,19 @@ def process_of(policy):
         ({"model": "no_such:model"}, "model 'no_such:model' cannot be loaded"),
     ],
 )
-def test_settings_and_data_are_checked_before_anything_is_served(cluster, fields, sentence):
+def test_settings_and_data_are_checked_before_anything_is_served(
+    program, cluster, fields, sentence
+):
     if "model" in fields:
         terms = replace(load_settings(cluster.settings).terms, **fields)
         change(cluster, terms=terms)
     else:
         change(cluster, **fields)
     folder = cluster.folder / "server-folder"
-    command = [PROGRAM, "server", "run", str(cluster.settings), "--folder", str(folder)]
-    done = subprocess.run(
-        [*command, "--port", "0"], capture_output=True, text=True, check=False, timeout=SECONDS
-    )
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert "Serving" not in done.stderr
-    assert "Traceback" not in done.stderr
+    words = ["server", "run", cluster.settings, "--folder", folder, "--port", "0"]
+    code, _, told = program(*words)
+    assert code == 2
+    assert sentence in told
+    assert "Serving" not in told
+    assert "Traceback" not in told
     assert not folder.exists()
