@@ -1,11 +1,13 @@
 """The server's arithmetic on flat float32 vectors, and how good a model is."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from coinflower.accounting.errors import UserError
 from coinflower.learning.data.records import Records, to_tensor
@@ -13,6 +15,10 @@ from coinflower.learning.device import device_holding
 from coinflower.learning.tasks.task import Metrics, Task
 
 Vector = NDArray[np.float32]
+
+_MOST_ROWS = 1000
+# Of the largest layer's answer; a batch takes a few times as much, here 8 MiB each.
+_BATCH_NUMBERS = 1 << 21
 
 
 def mean_gradient(noisy_sum: Vector, *, p: float, q: float, declared_total: int) -> Vector:
@@ -46,7 +52,7 @@ def evaluate(
     inputs: torch.Tensor | NDArray[Any] | tuple[NDArray[Any], ...],
     targets: torch.Tensor | NDArray[np.int64],
     *,
-    batch: int = 1000,
+    batch: int | None = None,
 ) -> float:
     """Return the share of records whose largest logit is the right class.
 
@@ -55,7 +61,7 @@ def evaluate(
         inputs: What the model takes, as a data set holds it (one array or several), or a tensor
             that is ready for the model.
         targets: The right classes.
-        batch: Records per forward pass.
+        batch: Records per forward pass; by default as many as little memory allows.
 
     Raises:
         ValueError: If there is no record, or the counts differ.
@@ -85,23 +91,61 @@ def measure(model: nn.Module, records: Records, task: Task) -> Metrics:
 
 
 def answers(
-    model: nn.Module, arrays: tuple[torch.Tensor | NDArray[Any], ...], *, batch: int = 1000
+    model: nn.Module,
+    arrays: tuple[torch.Tensor | NDArray[Any], ...],
+    *,
+    batch: int | None = None,
 ) -> torch.Tensor:
-    """Return what a model in eval mode answers; its own mode is restored."""
+    """Return what a model in eval mode answers; its own mode is restored.
+
+    Args:
+        model: The model.
+        arrays: What it takes, records first.
+        batch: Records per forward pass; by default as many as little memory allows.
+    """
     device = device_holding(model)
     modes = {module: module.training for module in model.modules()}
     model.eval()
-    found = []
+
+    def answer(rows: slice) -> torch.Tensor:
+        tensors = [
+            array[rows] if isinstance(array, torch.Tensor) else to_tensor(array[rows])
+            for array in arrays
+        ]
+        told: torch.Tensor = model(*(tensor.to(device) for tensor in tensors))
+        return told.cpu()
+
     try:
         with torch.no_grad():
-            for start in range(0, len(arrays[0]), batch):
-                rows = slice(start, start + batch)
-                tensors = [
-                    array[rows] if isinstance(array, torch.Tensor) else to_tensor(array[rows])
-                    for array in arrays
-                ]
-                found.append(model(*(tensor.to(device) for tensor in tensors)).cpu())
+            if batch is None:
+                with _Largest() as largest:
+                    answer(slice(1))
+                batch = max(1, min(_MOST_ROWS, _BATCH_NUMBERS // largest.numbers))
+            starts = range(0, len(arrays[0]), batch)
+            return torch.cat([answer(slice(start, start + batch)) for start in starts])
     finally:
         for module, training in modes.items():
             module.training = training
-    return torch.cat(found)
+
+
+class _Largest(TorchFunctionMode):
+    """Notes how many numbers the largest thing has that is computed of one record.
+
+    Attributes:
+        numbers: So many.
+    """
+
+    numbers = 1
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        # What has another first dimension is the model's own, or as large as that of a record.
+        if isinstance(result, torch.Tensor) and result.dim() and len(result) == 1:
+            self.numbers = max(self.numbers, result.numel())
+        return result

@@ -36,6 +36,7 @@ from coinflower.learning import (
     trial,
     try_out,
 )
+from coinflower.learning.freed_memory import hand_back_freed_memory
 from coinflower.learning.models.saving import MODEL
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
@@ -270,6 +271,7 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
         if report.round % settings.evaluate_every == 0 or report.round == terms.rounds:
             load_parameters(model, weights)
             metrics = _measured(model, test, task)
+            hand_back_freed_memory()
         _note(report, metrics, terms, journal)
 
     sizes = SizeLimits(each=settings.largest_declared_size, together=settings.largest_total_size)
@@ -291,14 +293,14 @@ def run(grid: Grid, settings: Settings, checkpoints: CheckpointFolder, journal: 
     headline = task.headline or "its first metric"
     logger.info("Task %s, measured by %s: %s is better.", terms.task, headline, better)
     journal.status("waiting")
-    initial = ArrayRecord({messages.VECTOR: Array(flatten_parameters(model).numpy())})
+    prompt = PromptGrid(
+        grid, poll_interval=settings.poll_seconds, object_patience=settings.upload_seconds
+    )
+    hand_back_freed_memory()
     result = strategy.start(
-        PromptGrid(
-            grid,
-            poll_interval=settings.poll_seconds,
-            object_patience=settings.upload_seconds,
-        ),
-        initial,
+        prompt,
+        # Without a name here, so that it can go as soon as training begins.
+        ArrayRecord({messages.VECTOR: Array(flatten_parameters(model).numpy())}),
         num_rounds=terms.rounds,
         timeout=settings.reply_seconds,
     )

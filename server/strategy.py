@@ -138,6 +138,7 @@ class RandomParticipation(Strategy):
             download_precision=self._download_precision,
         )
         self._restore(initial_arrays)
+        del initial_arrays  # as large as the model
         result = Result()
         last = min(num_rounds, self._terms.rounds)
         first = max(self._round, self._checkpoints.used_through()) + 1
@@ -147,12 +148,16 @@ class RandomParticipation(Strategy):
                 self._evaluations.begin(prompt, pace, echoes, timeout)
         for round_ in range(first, last + 1):
             self._rounds.wait()
-            played = self._rounds.play(round_, self._model.weights)
-            if played.total is not None:
-                self._step(round_, played.total, played.declared_total)
-            self._on_round(self._measured(played.report), self._model.kept)
+            self._on_round(self._measured(self._play(round_)), self._model.kept)
         result.arrays = _arrays(self._model.kept)
         return result
+
+    def _play(self, round_: int) -> RoundReport:
+        """Play a round and take its step; nothing as large as the model stays but the model."""
+        played = self._rounds.play(round_, self._model.weights)
+        if played.total is not None:
+            self._step(round_, played.total, played.declared_total)
+        return played.report
 
     def _measured(self, report: RoundReport) -> RoundReport:
         """Return the report of a round with what clients' records say of the model, if it's due."""

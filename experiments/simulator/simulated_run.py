@@ -14,7 +14,6 @@ import torch
 
 from coinflower.accounting.analyses.names import scheme_class
 from coinflower.accounting.errors import UserError
-from coinflower.experiments.simulator.peak_memory import keep_freed_memory
 from coinflower.experiments.simulator.request import NO_SCHEME, Request
 from coinflower.experiments.simulator.scenarios import (
     SETTINGS,
@@ -57,6 +56,7 @@ from coinflower.learning import (
     model_for,
     task_for,
 )
+from coinflower.learning.freed_memory import keep_freed_memory
 from coinflower.protocol.modes import Mode
 from coinflower.protocol.planning.choices import learning_rates, noise_share
 from coinflower.server.checkpoint import write_atomically

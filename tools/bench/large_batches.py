@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from coinflower.experiments.simulator.peak_memory import keep_freed_memory
 from coinflower.experiments.simulator.scenarios import MEAN_BATCH, SETTINGS, synthetic_data
 from coinflower.experiments.simulator.simulation import generator_of
 from coinflower.experiments.simulator.simulator import Scenario, Simulator
 from coinflower.learning import Dataset, SecureRandom, Update, build_model
+from coinflower.learning.freed_memory import keep_freed_memory
 from coinflower.protocol.modes import Mode
 from tools.bench.simulator import Step, at_least, figure, take_turns
 
