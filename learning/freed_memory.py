@@ -1,11 +1,11 @@
-"""Memory that was freed: whether the C library keeps it or hands it back to the system."""
+"""Memory that was freed: who may have it next."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's names for mallopt(3)
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST_ARENAS = -1, -3, -8  # glibc's names for mallopt(3)
 _KEPT_BYTES = 1 << 28
 _LARGEST_BYTES = 1 << 25
 
@@ -20,6 +20,16 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         mallopt(_MMAP_THRESHOLD, _LARGEST_BYTES)
         mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def share_freed_memory() -> None:
+    """Let what one thread frees be there for the others, where threads take turns at large work.
+
+    Otherwise glibc keeps it for the thread that freed it. To be called before the threads begin.
+    Without glibc there is nothing to do.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").mallopt(_MOST_ARENAS, 1)
 
 
 def hand_back_freed_memory() -> None:

@@ -110,9 +110,11 @@ def _threads(address: str, policies: Sequence[Path], folder: Path) -> Iterator[L
     from coinflower.client.app import ConfiguredOwners, make_app
     from coinflower.client.node.polling_group import PollingGroup
     from coinflower.client.node.resident import ResidentNode
+    from coinflower.learning.freed_memory import share_freed_memory
 
     # Clients that share a machine share its processors; one thread each is fastest in sum.
     torch.set_num_threads(1)
+    share_freed_memory()
     handler = logging.FileHandler(folder / "clients.log")
     handler.setFormatter(TextFormatter("%(asctime)s %(threadName)s %(message)s"))
     log = logging.getLogger("coinflower.client")
