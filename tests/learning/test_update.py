@@ -60,3 +60,18 @@ def test_evaluation_runs_without_dropout_and_restores_the_mode():
 def test_nothing_to_evaluate_is_refused():
     with pytest.raises(ValueError, match="0 inputs"):
         evaluate(nn.Flatten(), np.zeros((0, 8, 8), np.uint8), np.zeros(0, np.int64))
+
+
+@pytest.mark.parametrize(("width", "most"), [(8, 1000), (1 << 20, 2)])
+def test_as_many_records_are_evaluated_at_a_time_as_little_memory_allows(width, most):
+    seen = []
+
+    class Noting(nn.Module):
+        def forward(self, rows):
+            seen.append(len(rows))
+            return rows.expand(-1, width).relu()[:, :2]
+
+    images = np.zeros((1300 if width < 1000 else 7, 1), np.float32)
+    assert evaluate(Noting(), images, np.zeros(len(images), np.int64)) == 1.0
+    assert max(seen) == most
+    assert sum(seen) == 1 + len(images)  # one to see how much memory it takes

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections import Counter
 from typing import Any
 
@@ -15,7 +17,9 @@ from coinflower.learning import Update
 from coinflower.learning.noise import lattice_cell
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
+from coinflower.server.rounds import Rounds
 from coinflower.server.strategy import DivergedError
+from tests.support import memory_grid
 from tests.support.memory_grid import (
     EVERYTHING,
     Deliver,
@@ -247,3 +251,34 @@ def test_coins_that_make_no_sense_leave_a_client_out_of_the_block(
     assert [report.available for report in fed.reports] == [1, 1]
     assert "Client 1000 gave no coins" in caplog.text
     assert "Client 1001 gave no coins" in caplog.text
+
+
+def test_nothing_as_large_as_the_model_outlives_its_round(
+    federation: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = federation(Mode.UNTRUSTED, rounds=3)
+    totals: list[weakref.ref[Any]] = []
+    initial: list[weakref.ref[Any]] = []
+    play, make = Rounds.play, memory_grid.ArrayRecord
+
+    def watched(rounds: Rounds, *arguments: Any, **options: Any) -> Any:
+        played = play(rounds, *arguments, **options)
+        totals.append(weakref.ref(played.total))
+        return played
+
+    def made(content: Any) -> Any:
+        record = make(content)
+        initial.append(weakref.ref(record))
+        return record
+
+    monkeypatch.setattr(Rounds, "play", watched)
+    monkeypatch.setattr(memory_grid, "ArrayRecord", made)
+    left: list[int] = []
+
+    def count(*_: object) -> None:
+        gc.collect()
+        left.append(sum(one() is not None for one in [*totals, *initial]))
+
+    fed.run(evaluate=count)
+    assert len(totals) == 3
+    assert left == [0, 0, 0]
