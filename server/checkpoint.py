@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -240,7 +241,11 @@ def _encoded(
 
 
 def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
-    """Replace a file so that after a crash it has either the old or the new content, complete."""
+    """Replace a file so that after a crash it has either the old or the new content, complete.
+
+    Raises:
+        OSError: It cannot be written; with its name.
+    """
     draft = path.with_name(path.name + ".draft")
     try:
         with draft.open("wb") as file:
@@ -249,6 +254,8 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) 
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:  # a full disk does not name the file
+        with contextlib.suppress(OSError):
+            draft.unlink()  # half a file on a disk that may be full
         raise OSError(error.errno, error.strerror, str(path)) from error
     folder = os.open(path.parent, os.O_RDONLY)
     try:

@@ -6,7 +6,6 @@ import csv
 import itertools
 import json
 import os
-import shutil
 import sys
 import threading
 import time
@@ -30,6 +29,7 @@ from coinflower.learning.models.handed import FOLDER, is_handed_over
 from coinflower.learning.models.saving import MODEL
 from coinflower.protocol.policy import load_policy
 from coinflower.protocol.terms import Terms
+from coinflower.server.checkpoint import write_atomically
 from coinflower.server.journal import (
     STATUS,
     MetricsReader,
@@ -194,7 +194,8 @@ def collect_results(cluster: Cluster, started: float) -> dict[str, Any]:
         _write_csv(cluster.folder / "metrics.csv", metrics)
     model = cluster.server / MODEL
     if model.exists():
-        shutil.copy(model, cluster.folder / model.name)
+        with model.open("rb") as file:
+            write_atomically(cluster.folder / model.name, iter(lambda: file.read(1 << 20), b""))
     return results
 
 

@@ -21,7 +21,7 @@ IN_SETTINGS = [
     ("reply_seconds = 20 ", "reply_seconds = 200 "),
     ("# upload_seconds = 20 ", "upload_seconds = 200 "),
     ('test_data = "digits"', 'test_data = "images.npz"'),
-    ('model = "digits"', 'model = "resnet18-gn"'),
+    ('model = "digits"', 'row_shape = [3, 32, 32]\nmodel = "resnet18-gn"'),
     ('optimizer = "sgd"', 'optimizer = "adam"'),
     ("learning_rate = 2.0", "learning_rate = 0.001"),
 ]

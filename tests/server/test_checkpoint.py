@@ -128,6 +128,7 @@ def test_a_full_disk_is_told_with_the_file_and_leaves_what_was_there(
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.filename == str(path)
     assert path.read_bytes() == b"before"
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_draft_that_a_crash_left_behind_does_no_harm(
