@@ -60,6 +60,7 @@ UNUSABLE: dict[str, RecordDict | Error] = {
     "too short": vector(1),
     "too long": vector(1, 2, 3),
     "doubles": carrying(np.zeros(2).tobytes()),
+    "cut in mid-number": carrying(np.zeros(2, np.float32).tobytes()[:7]),
     "text": carrying("ab"),
     "list": carrying([1.0, 2.0]),
     "nothing": RecordDict(),
