@@ -22,6 +22,7 @@ from coinflower.accounting.ledger.errors import LedgerError
 from coinflower.client.participant import Participant
 from coinflower.flower_internals.long_fields import Buffer
 from coinflower.flower_internals.long_records import LongRecord
+from coinflower.flower_internals.messages import record_of
 from coinflower.protocol import messages
 from coinflower.protocol.foreign import printable, quoted
 from coinflower.protocol.policy import Refusal, RefusedError
@@ -110,7 +111,7 @@ def _shown(error: Exception) -> str:
 
 
 def _ask(message: Message) -> ConfigRecord:
-    return message.content.config_records[messages.ASK]
+    return record_of(message.content, messages.ASK)
 
 
 def _terms(message: Message) -> Terms:
@@ -178,8 +179,8 @@ def _enrol(message: Message, owner: Callable[[], Participant]) -> Message:
 def _heeding(message: Message, context: Context, owner_of: OwnerOf) -> Participant:
     """Return this node's participant, unless the question shows that its ledger was set back."""
     participant = owner_of(context)
-    if messages.ECHO in message.content.config_records:
-        participant.heed(message.content.config_records[messages.ECHO].get(messages.ECHO))
+    if messages.ECHO in message.content:
+        participant.heed(record_of(message.content, messages.ECHO).get(messages.ECHO))
     return participant
 
 
@@ -210,7 +211,7 @@ def _gradient(message: Message, owner: Callable[[], Participant]) -> Message:
     sent: dict[str, ConfigRecordValues] = {}
     total: Buffer
     if terms.mode.masks_sums:
-        vouchers = message.content.config_records[messages.ECHO].get(messages.VOUCHERS)
+        vouchers = record_of(message.content, messages.ECHO).get(messages.VOUCHERS)
         total, ticket = participant.masked_sum(terms, round_, weights.pop(), vouchers)
         sent[messages.TICKET] = ticket
     else:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from flwr.app import Error, Message, Metadata, RecordDict
+from flwr.app import ConfigRecord, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_to_proto
@@ -62,6 +62,21 @@ def lost_reply(message_id: str, reason: str) -> Message:
         message_type="query",
     )
     return make_message(metadata=metadata, error=Error(NEVER_ARRIVED, reason))
+
+
+def record_of(content: RecordDict, name: str) -> ConfigRecord:
+    """Return a record of a message's content.
+
+    Flower's ``content.config_records`` would keep all of the content, maybe a model, in memory
+    until Python's garbage collector comes by: it makes an object that refers to itself.
+
+    Raises:
+        KeyError: There is none of that name, or it is another kind of record.
+    """
+    record = content[name]
+    if not isinstance(record, ConfigRecord):
+        raise KeyError(name)
+    return record
 
 
 def pieces_of(part: InflatableObject) -> Sequence[Buffer]:

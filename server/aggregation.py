@@ -17,6 +17,7 @@ from coinflower.learning.noise import LARGEST_COUNT, lattice_cell
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 from coinflower.server.checkpoint import Vector
+from coinflower.server.questions import answer_of
 
 logger = logging.getLogger("coinflower.server")
 
@@ -55,7 +56,7 @@ class Replies(ABC):
                 raise ValueError("not asked for")
             if reply.has_error():
                 raise ValueError(_ERRORS.get(reply.error.code, f"error {reply.error.code}"))
-            content = self._take(node, reply.content.config_records[messages.ANSWER])
+            content = self._take(node, answer_of(reply))
         except (KeyError, ValueError) as problem:
             logger.warning("Dropped what client %d sent: %s.", node, problem)
             self.dropped.add(node)

@@ -1,13 +1,14 @@
-"""What every question to a node holds."""
+"""What every question to a node holds, and what its answer does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flwr.app import ConfigRecord, ConfigRecordValues, RecordDict
+from flwr.app import ConfigRecord, ConfigRecordValues, Message, RecordDict
 
 from coinflower.flower_internals.long_fields import Buffer
 from coinflower.flower_internals.long_records import LongRecord
+from coinflower.flower_internals.messages import record_of
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 
@@ -33,3 +34,11 @@ def question(
     if weights is None:
         return RecordDict({messages.ASK: ConfigRecord(said)})
     return RecordDict({messages.ASK: LongRecord(said, *weights)})
+
+
+def answer_of(reply: Message) -> ConfigRecord:
+    """Return what a reply says; nothing if it is an error, or says something else."""
+    try:
+        return ConfigRecord() if reply.has_error() else record_of(reply.content, messages.ANSWER)
+    except KeyError:
+        return ConfigRecord()

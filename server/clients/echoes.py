@@ -14,6 +14,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from coinflower.accounting.ledger.echo import NAME_BYTES, NO_TOKEN, TOKEN_BYTES
 from coinflower.protocol import messages
 from coinflower.server.checkpoint import CheckpointFolder
+from coinflower.server.questions import answer_of
 
 _MOST_LEDGERS = 100_000
 
@@ -70,9 +71,7 @@ class Echoes:
 
 
 def _token_of(reply: Message) -> bytes | None:
-    if reply.has_error() or messages.ANSWER not in reply.content.config_records:
-        return None
-    token = reply.content.config_records[messages.ANSWER].get(messages.ECHO)
+    token = answer_of(reply).get(messages.ECHO)
     if isinstance(token, bytes) and len(token) == TOKEN_BYTES and token != NO_TOKEN:
         return token
     return None

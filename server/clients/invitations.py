@@ -13,7 +13,7 @@ from coinflower.protocol.terms import Terms
 from coinflower.server.checkpoint import CheckpointFolder
 from coinflower.server.clients.roster import Roster
 from coinflower.server.grid import Pending, PromptGrid
-from coinflower.server.questions import question
+from coinflower.server.questions import answer_of, question
 
 logger = logging.getLogger("coinflower.server")
 
@@ -33,9 +33,7 @@ class _Block:
     def note(self, reply: Message) -> bool:
         """Keep the coins of a reply; return False if it has none."""
         node = reply.metadata.src_node_id
-        coins: object = None
-        if not reply.has_error() and messages.ANSWER in reply.content.config_records:
-            coins = reply.content.config_records[messages.ANSWER].get(messages.COINS)
+        coins = answer_of(reply).get(messages.COINS)
         if isinstance(coins, list) and len(coins) == self.count:
             booleans = [coin for coin in coins if isinstance(coin, bool)]
             if len(booleans) == self.count:

@@ -19,7 +19,7 @@ from coinflower.server.clients.room import Room
 from coinflower.server.grid import PromptGrid
 from coinflower.server.masked.notaries import Notaries
 from coinflower.server.masked.vouching import Vouching
-from coinflower.server.questions import question
+from coinflower.server.questions import answer_of, question
 
 logger = logging.getLogger("coinflower.server")
 
@@ -210,7 +210,7 @@ class Roster:
             logger.warning("Client %d could not enrol (error %d).", node, reply.error.code)
             return
         try:
-            answer = reply.content.config_records[messages.ANSWER]
+            answer = answer_of(reply)
             if messages.NOTARY in answer:
                 self.notaries.note(node, answer[messages.NOTARY])
                 return

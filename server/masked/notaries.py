@@ -9,12 +9,10 @@ import logging
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from flwr.app import ConfigRecord, Message
 
 from coinflower.masking.answers import require_answer
 from coinflower.masking.sealing import SealError
 from coinflower.masking.tickets import Occasion
-from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 
 logger = logging.getLogger("coinflower.server")
@@ -111,10 +109,3 @@ class Notaries:
             self._liars.add(node)
             return False
         return True
-
-
-def answer_of(reply: Message) -> ConfigRecord:
-    """Return what a reply says; nothing if it is an error."""
-    if reply.has_error():
-        return ConfigRecord()
-    return reply.content.config_records.get(messages.ANSWER, ConfigRecord())

@@ -17,8 +17,8 @@ from coinflower.protocol.terms import Terms
 from coinflower.server.checkpoint import Vector
 from coinflower.server.grid import PromptGrid
 from coinflower.server.masked.masked_sum import MaskedSum
-from coinflower.server.masked.notaries import Asked, Notaries, answer_of
-from coinflower.server.questions import question
+from coinflower.server.masked.notaries import Asked, Notaries
+from coinflower.server.questions import answer_of, question
 
 logger = logging.getLogger("coinflower.server")
 

@@ -14,8 +14,8 @@ from coinflower.masking.vouchers import NO_VOUCHER, REQUEST_BYTES, VOUCHER_BYTES
 from coinflower.protocol import messages
 from coinflower.protocol.terms import Terms
 from coinflower.server.grid import Pending, PromptGrid
-from coinflower.server.masked.notaries import Asked, Notaries, answer_of
-from coinflower.server.questions import question
+from coinflower.server.masked.notaries import Asked, Notaries
+from coinflower.server.questions import answer_of, question
 
 logger = logging.getLogger("coinflower.server")
 

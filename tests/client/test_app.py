@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 import coinflower.client.app
 from coinflower.accounting.ledger.echo import NO_TOKEN
 from coinflower.client.app import SIMULATED_POLICIES, _answer, make_app
+from coinflower.client.gradient_sums import GradientSums
+from coinflower.flower_internals.long_records import LongRecord
 from coinflower.protocol import messages
 from coinflower.protocol.messages import FAILURE_REASON, vector_from_bytes
 from coinflower.protocol.modes import Mode
@@ -182,3 +186,34 @@ def test_nothing_is_kept_in_flowers_own_memory(
     app(ask("query.enrol", question(make_terms())), context)
     app(ask("train.gradient", question(make_terms(), round=1, weights=weights)), context)
     assert not context.state
+
+
+class Memory(bytearray):
+    """Memory of which one can see when it is freed."""
+
+
+def test_the_model_that_came_is_freed_before_a_gradient_is_computed(
+    owner: Any, make_terms: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = make_terms(Mode.UNTRUSTED)
+    call(owner, "query.enrol", question(terms))
+    memory = Memory(4 * LENGTH)
+    content = question(terms, round=1)
+    fields = dict(content.pop(messages.ASK))
+    content[messages.ASK] = LongRecord(fields, messages.WEIGHTS, memory)
+    there, freed, sampled_sum = [], weakref.ref(memory), GradientSums.sampled_sum
+
+    def watched(sums: GradientSums, *arguments: Any) -> Any:
+        there.append(freed() is not None)
+        return sampled_sum(sums, *arguments)
+
+    monkeypatch.setattr(GradientSums, "sampled_sum", watched)
+    asked = [ask("train.gradient", content)]
+    del memory, content
+    gc.disable()
+    try:
+        reply = app(asked.pop(), context_of(owner))
+    finally:
+        gc.enable()
+    assert messages.SUM in answer_of(reply)
+    assert there == [False]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,10 +12,12 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Error, MetricRecord, RecordDict
 
+from coinflower.flower_internals.long_records import LongRecord
 from coinflower.flower_internals.messages import NEVER_ARRIVED
 from coinflower.protocol import messages
 from coinflower.protocol.modes import Mode
 from coinflower.server.aggregation import RunningSum, largest_norm
+from coinflower.server.clients.echoes import Echoes
 from tests.support.builders import make_terms
 from tests.support.builders import reply_of as reply
 
@@ -170,3 +174,23 @@ def test_where_clients_add_noise_the_cap_leaves_room_for_it(mode: Mode) -> None:
     terms = make_terms(mode, q=1.0, cap=2.0, noise_multiplier=3.0)
     wanted = (2.0 + 3.0 * (10_000**0.5 + 10)) * (1 + 1e-3)
     assert largest_norm(terms, 1000, 10_000) == pytest.approx(wanted, rel=1e-12)
+
+
+class Memory(bytearray):
+    """Memory of which one can see when it is freed."""
+
+
+def test_a_reply_that_was_added_up_is_freed_at_once() -> None:
+    memory = Memory(np.array([1, 1], "<f4").tobytes())
+    content = RecordDict({messages.ANSWER: LongRecord({}, messages.SUM, memory)})
+    total, freed = summing(2, [5]), weakref.ref(memory)
+    del memory
+    gc.disable()
+    try:
+        Echoes().note_answer(reply(5, content))
+        total.add(reply(5, content))
+        del content
+        assert freed() is None
+    finally:
+        gc.enable()
+    assert total.answered == {5}
