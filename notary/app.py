@@ -8,7 +8,6 @@ from collections.abc import Callable
 from flwr.app import ConfigRecord, ConfigRecordValues, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from coinflower.flower_internals.messages import record_of
 from coinflower.masking.answers import objection_bytes
 from coinflower.notary.notary import Notary
 from coinflower.protocol import messages
@@ -37,7 +36,7 @@ def _answering(
 ) -> Callable[[Message, Context], Message]:
     def handle(message: Message, context: Context) -> Message:
         del context
-        fields = handler(record_of(message.content, messages.ASK))
+        fields = handler(message.content.config_records[messages.ASK])
         record = ConfigRecord({**fields, messages.SALT: messages.salt()})
         return Message(RecordDict({messages.ANSWER: record}), reply_to=message)
 
