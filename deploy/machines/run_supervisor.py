@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -182,7 +183,8 @@ class RunSupervisor:
         try:
             over = run.is_over()
             if run.last_round and not (wanted is None or wanted.begun):
-                self._queue.note_begun(wanted.name)
+                with contextlib.suppress(OSError, UserError):  # in vain now, and tried again
+                    self._queue.note_begun(wanted.name)
             if not over:
                 return
         except RunInterruptedError as error:

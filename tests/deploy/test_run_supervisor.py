@@ -288,12 +288,13 @@ def test_a_run_whose_process_dies_before_any_round_is_not_begun_for_ever(follow)
 
 @pytest.mark.parametrize("file", ["settings.toml", "experiment.json"])
 def test_a_damaged_queue_ends_nothing_and_is_told_once(follow, queue, caplog, file):
-    def damage(_):
+    def damage(state):
+        Journal(state, insecure=False).round(REPORT, None)
         (queue.get("main").folder / file).write_text("[]")
         return RUNNING
 
     told, superlink = follow(damage, RUNNING, RUNNING)
-    assert told == "Stopped after round 0 of 4; continue with --resume."
+    assert told == "Stopped after round 1 of 4; continue with --resume."
     assert superlink.started == ["main"]
     assert caplog.text.count("The queue cannot be read") == 1
 
