@@ -7,7 +7,7 @@ from safetensors import safe_open
 from coinflower.accounting.ledger.ledger import Ledger
 from coinflower.server.journal import read_metrics
 from tests.hosts.federation import Federation
-from tests.hosts.network import wait_until
+from tests.hosts.network import TO_THE_END
 
 pytestmark = pytest.mark.hosts
 
@@ -63,8 +63,7 @@ def test_a_model_of_eleven_million_parameters_trains_through_the_gateway(network
     federation = Images(server, [network.add("ward-7"), network.add("ward-8")], rounds=ROUNDS)
     write_images(server.folder, seed=9)
     federation.set_up(*IN_SETTINGS)
-    wait_until(lambda: federation.running.poll() is not None, 1200, "the end of the run")
-    assert federation.running.poll() == 0, server.log("server.log")
+    assert federation.running.wait(TO_THE_END) == 0, server.log("server.log")
     rounds = read_metrics(server.folder / "state")
     assert [(row["round"], row["answered"], row["dropped"]) for row in rounds] == [
         (round_, 2, 0) for round_ in range(1, ROUNDS + 1)
