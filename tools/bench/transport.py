@@ -89,7 +89,10 @@ def _federation(millions: float) -> Watched:
 
 
 def _computing_seconds(millions: float, times: int = 3) -> float:
-    """Return the seconds of what a round computes while nothing can be sent."""
+    """Return the seconds of what a round computes while nothing can be sent.
+
+    On one thread, as clients and server compute.
+    """
     width = round(millions * 1e6 / (_INPUTS + _CLASSES + 1))
     layers = nn.Linear(_INPUTS, width), nn.Linear(width, _CLASSES)
     model = nn.Sequential(nn.Flatten(), *layers)
@@ -97,14 +100,19 @@ def _computing_seconds(millions: float, times: int = 3) -> float:
     inputs, targets = torch.rand(rows, _INPUTS), torch.arange(rows) % _CLASSES
     weights = flatten_parameters(model).numpy()
     taken = []
-    for _ in range(times):
-        total = FixedPoint(weights.size, fine_cell(1.0))
-        started = time.perf_counter()
-        load_parameters(model, weights)
-        answer = clipped_gradient_sum(model, inputs, targets, 1.0).numpy()
-        total.add(answer)
-        add_noise(total, 1.0, SecureRandom())
-        taken.append(time.perf_counter() - started)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(times):
+            total = FixedPoint(weights.size, fine_cell(1.0))
+            started = time.perf_counter()
+            load_parameters(model, weights)
+            answer = clipped_gradient_sum(model, inputs, targets, 1.0).numpy()
+            total.add(answer)
+            add_noise(total, 1.0, SecureRandom())
+            taken.append(time.perf_counter() - started)
+    finally:
+        torch.set_num_threads(threads)
     return statistics.median(taken)
 
 
