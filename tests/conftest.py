@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 # Those that take longest, in this order; a file is run by one process.
 _LONGEST = (
+    "test_audit.py",
     "test_federation.py",
+    "test_fuzz.py",
     "test_killed.py",
     "test_engines.py",
-    "test_audit.py",
+    "test_refusals.py",
     "test_co_client.py",
-    "test_fuzz.py",
     "test_set_back.py",
     "test_machines.py",
 )
