@@ -45,7 +45,7 @@ def opened(notary: Notary, round_: int, tickets: bytes, terms: Terms = TERMS) ->
         {"rounds": TERMS.rounds + 1},
         {"experiment": "another"},
     ],
-    ids=str,
+    ids=", ".join,
 )
 def test_terms_that_the_owners_did_not_sign_open_nothing_and_use_nothing_up(
     notary: Notary, change: dict[str, Any]
