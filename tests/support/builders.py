@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,8 @@ def make_http_grid(runtime: Any) -> HttpGrid:
     """Return Flower's own Grid, which asks ``runtime`` instead of a SuperLink."""
     grid = HttpGrid("127.0.0.1:1", insecure=True, token="token")
     grid.set_run(Run.create_empty(1))
+    # Its connection is made anew by our own kind; none is ever used.
+    runtime._client = SimpleNamespace(timeout=None, close=lambda: None)
     grid._client = runtime
     return grid
 
