@@ -15,6 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
 
 from coinflower.accounting.errors import UserError
 from coinflower.protocol.strict import Index, Positive, strict
@@ -160,43 +163,54 @@ class Optimizer:
         self._steps += 1
         rate = self._update.rate(round_, self._rounds)
         take = self._step_of_sgd if self._update.optimizer == "sgd" else self._step_of_adam
-        self._weights = take(torch.from_numpy(gradient), rate)
+        weights = self._weights.clone()
+        take(weights, torch.from_numpy(gradient), rate)
+        self._weights = weights
         if self._averaged is not None:
             assert self._update.averaging is not None
             warm_up = self._steps / (_AVERAGING_WARM_UP + self._steps)
             decay = np.float32(min(self._update.averaging, warm_up))
             self._averaged = decay * self._averaged + (1 - decay) * self.weights
 
-    # torch.optim takes the same steps, but imports torch's compiler to do so, which costs every
+    # The functions of torch.optim; its classes import torch's compiler, which would cost every
     # server a second.
-    def _step_of_sgd(self, gradient: torch.Tensor, rate: float) -> torch.Tensor:
-        update, buffer = self._update, self._moments.get("momentum_buffer")
-        if update.weight_decay:
-            gradient = gradient.add(self._weights, alpha=update.weight_decay)
-        if update.momentum:
-            buffer = (
-                gradient.clone() if buffer is None else buffer.mul_(update.momentum).add_(gradient)
-            )
-            self._moments["momentum_buffer"] = buffer
-            gradient = gradient.add(buffer, alpha=update.momentum) if update.nesterov else buffer
-        return self._weights.add(gradient, alpha=-rate)
+    def _step_of_sgd(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
+        update, buffers = self._update, [self._moments.get("momentum_buffer")]
+        sgd(
+            [weights],
+            [gradient],
+            buffers,
+            foreach=False,
+            weight_decay=update.weight_decay,
+            momentum=update.momentum or 0.0,
+            lr=rate,
+            dampening=0.0,
+            nesterov=update.nesterov,
+            maximize=False,
+        )
+        if buffers[0] is not None:
+            self._moments["momentum_buffer"] = buffers[0]
 
-    def _step_of_adam(self, gradient: torch.Tensor, rate: float) -> torch.Tensor:
-        update, weights = self._update, self._weights
-        if update.optimizer == "adamw":
-            weights = weights.mul(1 - rate * update.weight_decay)
-        elif update.weight_decay:
-            gradient = gradient.add(weights, alpha=update.weight_decay)
-        first = _FIRST_MOMENTUM if update.momentum is None else update.momentum
-        second = update.second_momentum
+    def _step_of_adam(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
+        update, step = self._update, adamw if self._update.optimizer == "adamw" else adam
         for name in _MOMENTS["adam"]:
             self._moments.setdefault(name, torch.zeros_like(weights))
-        mean = self._moments["exp_avg"].lerp_(gradient, 1 - first)
-        square = self._moments["exp_avg_sq"].mul_(second)
-        square.addcmul_(gradient, gradient, value=1 - second)
-        root = square.sqrt() / (1 - second**self._steps) ** 0.5
-        step_size = rate / (1 - first**self._steps)
-        return weights.addcdiv(mean, root.add_(update.damping), value=-step_size)
+        step(
+            [weights],
+            [gradient],
+            [self._moments["exp_avg"]],
+            [self._moments["exp_avg_sq"]],
+            [],
+            [torch.tensor(self._steps - 1.0)],
+            foreach=False,
+            amsgrad=False,
+            beta1=_FIRST_MOMENTUM if update.momentum is None else update.momentum,
+            beta2=update.second_momentum,
+            lr=rate,
+            weight_decay=update.weight_decay,
+            eps=update.damping,
+            maximize=False,
+        )
 
     def _remember(self, memory: Mapping[str, NDArray[np.generic]]) -> None:
         expected = {_STEPS, *_MOMENTS[self._update.optimizer]}
