@@ -6,7 +6,10 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
+
+from coinflower.accounting.errors import UserError
 
 Job = TypeVar("Job", bound=Hashable)
 Result = TypeVar("Result")
@@ -27,6 +30,9 @@ def played_side_by_side(
         play: Plays one; called in another process, so it must be found by its name.
         jobs: How many at a time.
         stopped: Asked before each; those in hand end, since each is short, and then kept.
+
+    Raises:
+        UserError: Somebody, or a machine without memory, ended a process that played one.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_leave_ctrl_c) as pool:
@@ -43,7 +49,14 @@ def played_side_by_side(
                 return
             done, _ = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
-                yield pending.pop(future), future.result()
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    raise UserError(
+                        "A process that trained was ended from outside, perhaps for want of "
+                        "memory. What was trained before is kept; to continue, repeat the command."
+                    ) from None
+                yield pending.pop(future), result
 
 
 def _leave_ctrl_c() -> None:
